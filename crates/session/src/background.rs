@@ -27,11 +27,8 @@ use crate::session::{Session, Step};
 use crate::signals::{Signals, Stopper};
 use crate::{begin, finish, step};
 
-/// Limit of the queued snapshots.
 const SNAPSHOTS_MAX: usize = 1024;
-/// Limit of the regions in all queued snapshots.
 const REGIONS_MAX: usize = 1 << 20;
-/// Limit of the queued notes.
 const NOTES_MAX: usize = 256;
 
 /// A session on a thread of its own.
@@ -62,7 +59,6 @@ struct Shared {
 struct State {
     header: Option<Header>,
     snapshots: VecDeque<Snapshot>,
-    /// Number of regions in `snapshots`.
     nr_regions: usize,
     nr_lost: u64,
     targets: BTreeMap<TargetId, TargetStart>,

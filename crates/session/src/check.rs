@@ -95,7 +95,6 @@ fn here(configuration: &Configuration) -> (Vec<String>, Vec<String>) {
     }
 }
 
-/// Returns warnings about this machine for the user.
 #[cfg(feature = "live")]
 fn in_the_way(spec: &SessionSpec) -> Vec<String> {
     let mut warnings = for_want_of_swap(&all_schemes(spec));
@@ -108,7 +107,6 @@ fn in_the_way(_spec: &SessionSpec) -> Vec<String> {
     Vec::new()
 }
 
-/// Reports that a build without live sessions can run nothing.
 #[cfg(not(feature = "live"))]
 fn lacking(_spec: &SessionSpec) -> Vec<String> {
     vec![

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! let mut session = Session::start(&spec, command_line)?;
-//! let mut acting = Acting::new(&spec, &session)?;
+//! let mut acting = Acting::new(&spec)?;
 //! loop {
 //!     session.step(until, &mut items)?;       // sleeps, watches
 //!     acting.step(&mut session, &mut items)?; // schemes, guard, actuators

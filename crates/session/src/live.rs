@@ -22,7 +22,7 @@ pub fn begin(
     refuse_empty_ranges(session, spec)?;
     let mut acting = None;
     if spec.acts() {
-        let acting = acting.insert(Acting::new(spec, session)?);
+        let acting = acting.insert(Acting::new(spec)?);
         acting.step(session, items)?;
     }
     session.give_up_privileges(acting.is_some())?;

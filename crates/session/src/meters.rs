@@ -17,19 +17,15 @@ use crate::monitor::Monitor;
 const PERIOD: Nanos = Nanos(1_000_000_000);
 /// Targets of one reading. Each takes some 30 us; all of them together take a twentieth of a budget of 1 %.
 const TARGETS_PER_READING: usize = 16;
-/// Limit of the new targets of one reading.
 const NEW_PER_READING: usize = 256;
 
-/// Reads memory use and cost when they are due.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     next: Nanos,
-    peak_rss: u64,
-    /// Last values by target.
+    /// Largest observed memory use of the monitor itself.
+    pub(crate) peak_rss: u64,
     known: BTreeMap<u32, ProcessUsage>,
-    /// Last CPU times by target.
     cpu: BTreeMap<u32, Nanos>,
-    /// First target of the next turn.
     turn: u32,
     /// Whether memory is on several nodes, once that is known.
     has_nodes: Option<bool>,
@@ -84,7 +80,6 @@ impl Meters {
         }));
     }
 
-    /// Reads the targets of this turn.
     fn read_targets(&mut self, monitor: &dyn Monitor, all: bool) {
         let live = monitor.live();
         let ids: std::collections::BTreeSet<u32> = live.iter().map(|(id, _)| id.0).collect();
@@ -111,10 +106,5 @@ impl Meters {
                 Err(_) => drop(self.known.remove(&id.0)),
             }
         }
-    }
-
-    /// Largest observed memory use of the monitor itself.
-    pub(crate) fn peak_rss(&self) -> u64 {
-        self.peak_rss
     }
 }

@@ -421,12 +421,9 @@ mod tests {
 
     #[test]
     fn bytes_are_told_apart_by_access_rate() {
-        let region = |start: u64, nr_accesses| RegionSnapshot {
-            range: AddressRange::new(start * 4096, (start + 1) * 4096),
-            nr_accesses,
-            age: 0,
-            age_ns: Nanos(0),
-            memory: None,
+        let region = |start: u64, nr_accesses| {
+            let range = AddressRange::new(start * 4096, (start + 1) * 4096);
+            RegionSnapshot::new(range, nr_accesses)
         };
         let snapshot = Snapshot {
             nr_samples: 20,
@@ -449,16 +446,13 @@ mod tests {
     #[test]
     fn only_memory_is_hot_or_idle() {
         let region = RegionSnapshot {
-            range: AddressRange::new(0, 100 * 4096),
-            nr_accesses: Some(5.0),
-            age: 0,
-            age_ns: Nanos(0),
             memory: Some(RegionMemory {
                 resident: 30 * 4096,
                 touched: 10 * 4096,
                 unknown: 4096,
                 swapped: 20 * 4096,
             }),
+            ..RegionSnapshot::new(AddressRange::new(0, 100 * 4096), Some(5.0))
         };
         let snapshot = Snapshot {
             nr_samples: 20,

@@ -80,7 +80,6 @@ pub fn create(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Whether the file is ours or root's.
 fn is_trusted(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == nix::unistd::Uid::effective().as_raw()
 }

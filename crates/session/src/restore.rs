@@ -19,7 +19,6 @@ use serde::Serialize;
 
 use crate::start::parts::pids;
 
-/// Share of available memory below which reading back ends.
 const AVAILABLE_MIN: f64 = 0.05;
 
 /// Processes to read back, and the rate.
@@ -79,11 +78,8 @@ impl RestoreReport {
     pub fn restored_bytes(&self) -> u64 {
         let processes = self.processes.iter();
         let of = processes.filter_map(|process| {
-            Some(
-                process
-                    .swapped_before_bytes
-                    .saturating_sub(process.swapped_after_bytes?),
-            )
+            let after = process.swapped_after_bytes?;
+            Some(process.swapped_before_bytes.saturating_sub(after))
         });
         of.sum()
     }

@@ -13,7 +13,7 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Header, Item, TargetExit};
 
 use crate::meters::Meters;
-use crate::monitor::{CacheView, Kdamond, Monitor};
+use crate::monitor::Monitor;
 use crate::signals::Signals;
 use crate::stacks::Stacks;
 use crate::start::parts::Started;
@@ -42,7 +42,7 @@ const ENDING: Duration = Duration::from_millis(200);
 )]
 pub struct Session {
     clock: Clock,
-    monitor: Box<dyn Monitor>,
+    pub(crate) monitor: Box<dyn Monitor>,
     cpu: CpuLedger,
     stacks: Option<Stacks>,
     meters: Meters,
@@ -53,8 +53,8 @@ pub struct Session {
     /// Further file descriptor that ends a sleep when it is readable.
     wakes: Option<OwnedFd>,
     wake_at: Nanos,
-    /// Set while nothing is watched.
-    is_resting: bool,
+    /// Set while nothing is watched; all other work of the session goes on.
+    pub(crate) is_resting: bool,
     /// Set when all targets have ended.
     is_over: bool,
     header: Header,
@@ -62,8 +62,6 @@ pub struct Session {
     /// Notes to report with the first step.
     notes: Vec<String>,
     cpu_budget: Option<f64>,
-    /// One value for each context.
-    has_per_page_bits: Vec<bool>,
     clears_refs: bool,
     opens_files: bool,
 }
@@ -115,7 +113,6 @@ impl Session {
             first_cost: None,
             notes,
             cpu_budget: spec.cpu_budget(),
-            has_per_page_bits: spec.contexts.iter().map(has_per_page_bits).collect(),
             clears_refs: spec.contexts.iter().any(clears_refs),
             opens_files: spec.contexts.iter().any(watches_page_cache) || spec.stacks.is_some(),
         })
@@ -154,16 +151,6 @@ impl Session {
         self.clock.now()
     }
 
-    /// Whether a set accessed bit of this context means that the page was accessed recently.
-    pub fn has_per_page_bits(&self, context: usize) -> bool {
-        self.has_per_page_bits[context]
-    }
-
-    /// Index of the context that a target belongs to.
-    pub fn context_of(&self, target: TargetId) -> usize {
-        self.monitor.context_of(target)
-    }
-
     /// Live targets.
     pub fn live(&self) -> Vec<(TargetId, &Process)> {
         self.monitor.live()
@@ -174,27 +161,6 @@ impl Session {
         let live = self.monitor.live();
         let (_, process) = live.iter().find(|(id, _)| *id == target)?;
         Some(process.try_clone())
-    }
-
-    /// Takes items to act on that the record does not hold: items of processes in contexts that record physical
-    /// addresses.
-    pub(crate) fn take_internal_snapshots(&mut self) -> Vec<Item> {
-        self.monitor.take_internal_snapshots()
-    }
-
-    /// Pauses or resumes watching; all other work of the session goes on.
-    pub(crate) fn set_resting(&mut self, is_resting: bool) {
-        self.is_resting = is_resting;
-    }
-
-    /// Page cache, if a context watches it.
-    pub(crate) fn page_cache(&mut self, context: usize) -> Option<&mut CacheView> {
-        self.monitor.page_cache(context)
-    }
-
-    /// Kdamond of a context, if the kernel's DAMON watches and acts there.
-    pub(crate) fn kdamond(&mut self, context: usize) -> Option<&mut dyn Kdamond> {
-        self.monitor.kdamond(context)
     }
 
     /// Charges CPU time of this process outside the monitor's steps.
@@ -243,7 +209,7 @@ impl Session {
         let wake_at = self
             .stacks
             .as_ref()
-            .map_or(wake_at, |stacks| wake_at.min(stacks.next()));
+            .map_or(wake_at, |stacks| wake_at.min(stacks.next_drain));
         self.clock.sleep_until(wake_at, &wakes);
         if self.is_stopped() {
             return Ok(Step::Stopped);
@@ -271,6 +237,7 @@ impl Session {
         }
         // A step that wakes early means that the buffer fills. Faults in mappings that are gone must precede the
         // change.
+        let is_of_mappings = |item: &Item| matches!(item, Item::Mappings(_));
         let at_once = now < wake_at || items[first_new..].iter().any(is_of_mappings);
         let mut stacks = Vec::new();
         self.collect_stacks(now, at_once, &mut stacks)?;
@@ -292,12 +259,11 @@ impl Session {
         let Some(stacks) = &mut self.stacks else {
             return Ok(());
         };
-        if now < stacks.next() && !at_once {
+        if now < stacks.next_drain && !at_once {
             return Ok(());
         }
         let before = stacks.cpu();
-        let live = process_ids(self.monitor.as_ref());
-        stacks.step(now, &live, self.monitor.as_mut(), items)?;
+        stacks.step(now, self.monitor.as_mut(), items)?;
         let spent = stacks.cpu().since(before);
         self.charge(CpuAccount::Stacks, spent);
         Ok(())
@@ -320,9 +286,8 @@ impl Session {
         }
         items.splice(first_new..first_new, stacks);
         if let Some(stacks) = &mut self.stacks {
-            let live = process_ids(self.monitor.as_ref());
             let before = stacks.cpu();
-            stacks.finish(now, &live, self.monitor.as_mut(), items);
+            stacks.finish(now, self.monitor.as_mut(), items);
             let spent = stacks.cpu().since(before);
             self.cpu.charge(CpuAccount::Stacks, spent);
         }
@@ -375,7 +340,7 @@ impl Session {
             induced_cpu: total.induced_cpu.since(first.induced_cpu),
             ..total
         };
-        (cost, self.meters.peak_rss())
+        (cost, self.meters.peak_rss)
     }
 
     /// Remark of the monitoring method.
@@ -384,20 +349,6 @@ impl Session {
     }
 }
 
-/// Process ids of the live targets.
-fn process_ids(monitor: &dyn Monitor) -> Vec<(TargetId, u32)> {
-    let live = monitor.live().into_iter();
-    live.map(|(id, process)| (id, process.pid())).collect()
-}
-
-fn has_per_page_bits(context: &ContextSpec) -> bool {
-    matches!(
-        context.monitor,
-        MonitorSpec::Tables(_) | MonitorSpec::Pages(_)
-    )
-}
-
-/// Whether the page cache is watched.
 fn watches_page_cache(context: &ContextSpec) -> bool {
     context.targets.is_machine() && matches!(context.monitor, MonitorSpec::Tables(_))
 }
@@ -406,11 +357,6 @@ fn watches_page_cache(context: &ContextSpec) -> bool {
 fn clears_refs(context: &ContextSpec) -> bool {
     let is_by_regions = matches!(context.monitor, MonitorSpec::Regions(_));
     !matches!(context.targets, TargetSpec::Simulated) && !is_by_regions
-}
-
-/// Whether the item changes mappings.
-fn is_of_mappings(item: &Item) -> bool {
-    matches!(item, Item::Mappings(_))
 }
 
 /// Returns the exit status of the command if it ends within `timeout`.

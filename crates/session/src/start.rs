@@ -7,9 +7,9 @@ use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec, World};
 use isotherm_engine::drive::MonitorLoop;
 use isotherm_engine::{AddressRange, BudgetShares, Intervals, Nanos};
+use isotherm_linux::host;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
-use isotherm_linux::{cgroup, host};
 use isotherm_record::Header;
 use isotherm_record::stacks::STACKS_SETTING;
 
@@ -19,7 +19,7 @@ use crate::monitor::{
     VirtualMemory,
 };
 use crate::targets::TargetSet;
-use parts::{Started, ram, wanted};
+use parts::{Started, group_of, ram, wanted};
 
 /// Starts the monitors of all contexts, combined into one.
 pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
@@ -76,24 +76,23 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         TargetSpec::Physical { node, .. } => Some(ram(*node, &context.ranges)?),
         _ => None,
     };
-    let group = match &context.targets {
-        TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
-        _ => None,
-    };
+    let group = group_of(&context.targets)?;
     let probe = PageTableProbe::new().map_err(host::explain)?;
     let (mut child, mut notes) = (None, Vec::new());
     let wanted = wanted(&context.targets, group.clone(), &mut child, &mut notes)?;
     // The limit is raised after the start of the command, which must keep its own.
     let files = raise_file_limit() / nr.max(1) as u64;
-    let set = match &memory {
-        Some(_) => TargetSet::new(wanted, Vec::new(), files).numbered_from(FIRST_PROCESS),
-        None => TargetSet::new(wanted, context.ranges.clone(), files),
-    };
-    let set = match &context.monitor {
-        MonitorSpec::Regions(_) => set.sampled_by_address(),
-        MonitorSpec::Tables(attributes) => set.admitted_within(attributes.cpu_budget),
-        MonitorSpec::Pages(_) => set,
-    };
+    let mut set = TargetSet::new(wanted, context.ranges.clone(), files);
+    if memory.is_some() {
+        // The ranges are of RAM.
+        set.limits.clear();
+        set.next = FIRST_PROCESS;
+    }
+    match &context.monitor {
+        MonitorSpec::Regions(_) => set.samples_addresses = true,
+        MonitorSpec::Tables(attributes) => set.admit_within(attributes.cpu_budget),
+        MonitorSpec::Pages(_) => {}
+    }
     let acts = context.acting.is_some();
     let mut monitor = match context.monitor {
         MonitorSpec::Tables(mut attributes) => {
@@ -106,9 +105,7 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
             let mut monitor = Pages::new(probe, set, attributes);
-            if context.targets.is_machine() {
-                monitor = monitor.of_machine();
-            }
+            monitor.is_machine = context.targets.is_machine();
             if let Some(ram) = &memory {
                 monitor = monitor.told_by_frame(ByFrame::new(ram, usize::MAX, now), acts);
             }
@@ -130,7 +127,13 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
     } else {
         None
     };
-    let monitor = VirtualMemory::new(probe, set, monitor, machine, acts);
+    let monitor = VirtualMemory {
+        probe,
+        targets: set,
+        monitor,
+        machine,
+        unrecorded: acts.then(Vec::new),
+    };
     Ok(Started {
         monitor: Box::new(monitor),
         child,
@@ -179,7 +182,7 @@ fn machine_view(
     };
     let mut view = MachineView::new(now)?;
     match CacheView::new(now) {
-        Ok(page_cache) => view = view.with_page_cache(page_cache),
+        Ok(page_cache) => view.page_cache = Some(page_cache),
         Err(error) => notes.push(format!("the page cache's ages are not known: {error}")),
     }
     let Some(ram) = memory else {

@@ -55,8 +55,7 @@ const TURNS: u64 = 8;
 /// Time in which a command may keep its parent's name; a command that is itself an isotherm keeps it for good.
 const RENAMING_MS: u32 = 20;
 
-/// A live target.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Live {
     pid: u32,
     name: String,
@@ -68,15 +67,28 @@ struct Live {
     hidden: Option<SecondaryTables>,
 }
 
-/// Targets of a session.
+/// One update of the targets: its time, their probe, and the items that it yields.
+struct Update<'a> {
+    probe: &'a mut PageTableProbe,
+    now: Nanos,
+    items: &'a mut Vec<Item>,
+}
+
+impl Update<'_> {
+    fn note(&mut self, text: String) {
+        let time = self.now;
+        self.items.push(Item::Note { time, text });
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct TargetSet {
     wanted: Wanted,
     /// Watched part of each address space (DAMON's initial regions); all of it if empty.
-    limits: Vec<AddressRange>,
+    pub(crate) limits: Vec<AddressRange>,
     live: BTreeMap<TargetId, Live>,
-    /// Memory that a process maps several times is watched at each of its addresses.
-    samples_addresses: bool,
+    /// Memory that a process maps several times is watched at each of its addresses: each has accessed bits of its own.
+    pub(crate) samples_addresses: bool,
     names: Names,
     pids: BTreeSet<u32>,
     /// Processes that cannot be watched (no rights, no address space); they are not tried again.
@@ -89,7 +101,7 @@ pub(crate) struct TargetSet {
     updates: u64,
     /// Set after the processes named by the user have been added.
     started: bool,
-    next: u32,
+    pub(crate) next: u32,
 }
 
 impl TargetSet {
@@ -113,23 +125,10 @@ impl TargetSet {
         }
     }
 
-    /// Sets up the targets of a monitor that samples addresses: each alias of the same memory has accessed bits of its
-    /// own.
-    pub(crate) fn sampled_by_address(mut self) -> Self {
-        self.samples_addresses = true;
-        self
-    }
-
-    pub(crate) fn numbered_from(mut self, first: u32) -> Self {
-        self.next = first;
-        self
-    }
-
     /// Adds processes that the user did not name within a budget of `share` of one CPU.
-    pub(crate) fn admitted_within(mut self, share: f64) -> Self {
+    pub(crate) fn admit_within(&mut self, share: f64) {
         let is_named = matches!(self.wanted, Wanted::Processes { .. });
         self.admission = (!is_named).then(|| Admission::new(share));
-        self
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = TargetId> + '_ {
@@ -142,6 +141,12 @@ impl TargetSet {
 
     pub(crate) fn pids(&self) -> impl Iterator<Item = (TargetId, u32)> + '_ {
         self.live.iter().map(|(id, live)| (*id, live.pid))
+    }
+
+    /// Live targets with their processes, as `probe` knows them.
+    pub(crate) fn processes<'a>(&self, probe: &'a PageTableProbe) -> Vec<(TargetId, &'a Process)> {
+        let processes = self.ids().filter_map(|id| Some((id, probe.process(id)?)));
+        processes.collect()
     }
 
     /// Mappings of a target, watched or not, in address order.
@@ -157,12 +162,13 @@ impl TargetSet {
         now: Nanos,
         items: &mut Vec<Item>,
     ) -> Result<Vec<TargetId>, ProbeError> {
+        let update = &mut Update { probe, now, items };
         self.updates += 1;
-        let ended = self.look_for_ends(probe, now, items);
-        self.look_for_new(probe, now, items)?;
+        let ended = self.look_for_ends(update);
+        self.look_for_new(update)?;
         self.started = true;
-        self.look_for_hidden(probe, now, items);
-        self.look_at_mappings(probe, now, items);
+        self.look_for_hidden(update);
+        self.look_at_mappings(update);
         Ok(ended)
     }
 
@@ -176,10 +182,11 @@ impl TargetSet {
         if matches!(self.wanted, Wanted::Processes { .. }) {
             return Ok(false);
         }
-        self.look_for_new(probe, now, items)?;
+        let update = &mut Update { probe, now, items };
+        self.look_for_new(update)?;
         for (&id, live) in &mut self.live {
             if live.facts.is_none() {
-                read_mappings(id, live, probe, now, &mut self.names, items);
+                read_mappings(id, live, update, &mut self.names);
             }
         }
         Ok(true)
@@ -187,84 +194,62 @@ impl TargetSet {
 
     /// Finds targets that have ended, have called exec, or can no longer be watched. A target stays one after exec,
     /// unless the user excluded its new program.
-    fn look_for_ends(
-        &mut self,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) -> Vec<TargetId> {
+    fn look_for_ends(&mut self, update: &mut Update<'_>) -> Vec<TargetId> {
         let mut ended = Vec::new();
         for id in self.ids().collect::<Vec<_>>() {
-            let failure = match probe.refresh(id) {
-                Ok(true) => match (probe.take_failure(id), self.has_become_another(id, probe)) {
-                    (None, false) => continue,
-                    (None, true) if self.stays_target(id) => {
-                        self.start_again(id, probe, now, items);
-                        ended.push(id);
-                        continue;
+            let failure = match update.probe.refresh(id) {
+                Ok(true) => {
+                    // After exec, the process runs another program.
+                    let live = &self.live[&id];
+                    let pid = live.pid;
+                    let is_another = live.space != update.probe.address_space(id);
+                    match update.probe.take_failure(id) {
+                        None if !is_another => continue,
+                        None if !self.is_excluded(pid) => {
+                            self.start_again(id, update);
+                            ended.push(id);
+                            continue;
+                        }
+                        failure => failure,
                     }
-                    (failure, _) => failure,
-                },
+                }
                 Ok(false) => None,
                 Err(error) => Some(error.to_string()),
             };
-            probe.remove(id);
+            update.probe.remove(id);
             let Some(gone) = self.live.remove(&id) else {
                 continue;
             };
             self.pids.remove(&gone.pid);
             if let Some(why) = failure {
                 self.given_up.insert(gone.pid);
-                let text = format!("watched no longer: {why}");
-                items.push(Item::Note { time: now, text });
+                update.note(format!("watched no longer: {why}"));
             }
             ended.push(id);
-            items.push(Item::TargetExit(TargetExit {
-                time: now,
+            update.items.push(Item::TargetExit(TargetExit {
+                time: update.now,
                 target: id,
-                exit_code: None,
-                signal: None,
+                ..TargetExit::default()
             }));
         }
         ended
     }
 
-    /// Whether the process runs another program now (exec).
-    fn has_become_another(&self, id: TargetId, probe: &PageTableProbe) -> bool {
-        (self.live.get(&id)).is_some_and(|live| live.space != probe.address_space(id))
-    }
-
-    /// Whether a process is still a target after exec.
-    fn stays_target(&self, id: TargetId) -> bool {
-        (self.live.get(&id)).is_some_and(|live| !self.is_excluded(live.pid))
-    }
-
     /// Follows a target into another program.
-    fn start_again(
-        &mut self,
-        id: TargetId,
-        probe: &PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) {
-        let name = probe.process(id).map(|process| self.name_of(process));
+    fn start_again(&mut self, id: TargetId, update: &mut Update<'_>) {
+        let process = update.probe.process(id);
+        let name = process.map(|process| self.name_of(process));
         let Some(live) = self.live.get_mut(&id) else {
             return;
         };
-        live.space = probe.address_space(id);
+        live.space = update.probe.address_space(id);
         live.facts = None;
         live.name = name.unwrap_or_default();
-        items.push(start_of(id, live, now));
+        update.items.push(start_of(id, live, update.now));
     }
 
-    /// Adds wanted processes up to the limit.
-    fn look_for_new(
-        &mut self,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) -> Result<(), ProbeError> {
-        let wanted = self.wanted_pids(probe);
+    fn look_for_new(&mut self, update: &mut Update<'_>) -> Result<(), ProbeError> {
+        let wanted = self.wanted_pids(update.probe);
         let is_new = |pid: &u32| !self.pids.contains(pid) && !self.given_up.contains(pid);
         let mut new: Vec<u32> = wanted.iter().copied().filter(is_new).collect();
         new.retain(|pid| !self.is_excluded(*pid));
@@ -272,20 +257,16 @@ impl TargetSet {
         let left_out = take_largest(&mut new, room);
         match self.admission.take() {
             Some(mut admission) => {
-                admission.queue(&new, now);
-                let added = self.admit(&mut admission, probe, now, items);
+                admission.queue(&new, update.now);
+                let added = self.admit(&mut admission, update);
                 self.admission = Some(admission);
                 added?;
             }
-            None => {
-                for pid in new {
-                    self.add(pid, probe, now, items)?;
-                }
-            }
+            None => new.iter().try_for_each(|pid| self.add(*pid, update))?,
         }
         // A process id that is free may be reused.
         self.given_up.retain(|pid| wanted.contains(pid));
-        self.tell_left_out(&left_out, now, items);
+        self.tell_left_out(&left_out, update);
         Ok(())
     }
 
@@ -293,23 +274,21 @@ impl TargetSet {
     fn admit(
         &mut self,
         admission: &mut Admission,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
+        update: &mut Update<'_>,
     ) -> Result<(), ProbeError> {
         let mut is_first = true;
-        while let Some(pid) = admission.next(is_first, now) {
+        while let Some(pid) = admission.next(is_first, update.now) {
             is_first = false;
             let id = TargetId(self.next);
             admission.charge(|| {
-                self.add(pid, probe, now, items)?;
+                self.add(pid, update)?;
                 if let Some(live) = self.live.get_mut(&id) {
-                    read_mappings(id, live, probe, now, &mut self.names, items);
+                    read_mappings(id, live, update, &mut self.names);
                 }
                 Ok::<_, ProbeError>(())
             })?;
         }
-        items.extend(admission.note(now));
+        update.items.extend(admission.note(update.now));
         Ok(())
     }
 
@@ -325,7 +304,7 @@ impl TargetSet {
         exclude.iter().any(is_it)
     }
 
-    fn tell_left_out(&mut self, left_out: &[u32], now: Nanos, items: &mut Vec<Item>) {
+    fn tell_left_out(&mut self, left_out: &[u32], update: &mut Update<'_>) {
         if left_out.len() <= self.left_out.saturating_mul(2) {
             return;
         }
@@ -334,41 +313,39 @@ impl TargetSet {
             .iter()
             .map(|pid| process::resident_bytes(*pid))
             .sum();
-        let text = format!(
+        update.note(format!(
             "{} processes with {} are left out: at most {} are watched at a time (open files, memory), \
              those with most memory first",
             left_out.len(),
             format_bytes(bytes),
             self.targets_max
-        );
-        items.push(Item::Note { time: now, text });
+        ));
     }
 
     /// Reports targets with accesses that cannot all be seen, when they are found.
-    fn look_for_hidden(&mut self, probe: &PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
+    fn look_for_hidden(&mut self, update: &mut Update<'_>) {
         for (&id, live) in &mut self.live {
-            let hidden = probe.secondary_page_tables(id);
+            let hidden = update.probe.secondary_page_tables(id);
             if let (None, Some(why)) = (live.hidden, hidden) {
-                let text = format!(
+                update.note(format!(
                     "not all accesses of target {} ({}, pid {}) can be seen: {why}. Its memory counts as \
                      unknown where it looks idle, and no scheme about idle memory touches it",
                     id.0, live.name, live.pid
-                );
-                items.push(Item::Note { time: now, text });
+                ));
             }
             live.hidden = hidden;
         }
     }
 
-    fn look_at_mappings(&mut self, probe: &mut PageTableProbe, now: Nanos, items: &mut Vec<Item>) {
+    fn look_at_mappings(&mut self, update: &mut Update<'_>) {
         let all = self.live.len() <= FEW;
         for (&id, live) in &mut self.live {
             let is_due = all
-                || probe.facts(id) != live.facts
+                || update.probe.facts(id) != live.facts
                 || live.facts.is_none()
                 || (self.updates + u64::from(id.0)).is_multiple_of(TURNS);
             if is_due {
-                read_mappings(id, live, probe, now, &mut self.names, items);
+                read_mappings(id, live, update, &mut self.names);
             }
         }
         if self.updates.is_multiple_of(TURNS) {
@@ -404,13 +381,7 @@ impl TargetSet {
         }
     }
 
-    fn add(
-        &mut self,
-        pid: u32,
-        probe: &mut PageTableProbe,
-        now: Nanos,
-        items: &mut Vec<Item>,
-    ) -> Result<(), ProbeError> {
+    fn add(&mut self, pid: u32, update: &mut Update<'_>) -> Result<(), ProbeError> {
         if pid == std::process::id() {
             return Ok(());
         }
@@ -418,7 +389,7 @@ impl TargetSet {
         let added = match Process::open(pid) {
             Ok(process) => {
                 let name = self.name_of(&process);
-                probe.add(id, process).map(|()| name)
+                update.probe.add(id, process).map(|()| name)
             }
             Err(error) => Err(error.into()),
         };
@@ -429,12 +400,10 @@ impl TargetSet {
                 let live = Live {
                     pid,
                     name,
-                    areas: Vec::new(),
-                    facts: None,
-                    space: probe.address_space(id),
-                    hidden: None,
+                    space: update.probe.address_space(id),
+                    ..Live::default()
                 };
-                items.push(start_of(id, &live, now));
+                update.items.push(start_of(id, &live, update.now));
                 self.live.insert(id, live);
                 Ok(())
             }
@@ -450,10 +419,7 @@ impl TargetSet {
             Err(ProbeError::Walker(error)) if error.is_passing() => Ok(()),
             Err(error) => {
                 self.given_up.insert(pid);
-                items.push(Item::Note {
-                    time: now,
-                    text: format!("not watched: {error}"),
-                });
+                update.note(format!("not watched: {error}"));
                 Ok(())
             }
         }
@@ -480,7 +446,6 @@ impl TargetSet {
         matches!(&self.wanted, Wanted::Processes { pids, .. } if pids.contains(&pid))
     }
 
-    /// Mappings of the target, as far as they are watched.
     pub(crate) fn mappings(&self, id: TargetId) -> Vec<AddressRange> {
         let Some(live) = self.live.get(&id) else {
             return Vec::new();
@@ -496,7 +461,7 @@ impl TargetSet {
     /// Private anonymous memory of the target, as far as it is watched, in address order.
     pub(crate) fn anonymous(&self, id: TargetId) -> Vec<AddressRange> {
         let areas = self.areas(id).iter();
-        let anonymous = areas.filter(|area| area.permissions.is_private() && !area.is_file());
+        let anonymous = areas.filter(|area| area.is_private_anonymous());
         let ranges = anonymous.map(|area| area.range);
         let mut parts = AddressRange::within(ranges, &self.limits);
         parts.sort_unstable();
@@ -509,7 +474,6 @@ impl TargetSet {
     }
 }
 
-/// Makes the item that names a target's program.
 fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     Item::TargetStart(TargetStart {
         time: now,
@@ -520,20 +484,14 @@ fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
     })
 }
 
-fn read_mappings(
-    id: TargetId,
-    live: &mut Live,
-    probe: &mut PageTableProbe,
-    now: Nanos,
-    names: &mut Names,
-    items: &mut Vec<Item>,
-) {
-    let Some(Ok(mut areas)) = probe.mappings(id) else {
+fn read_mappings(id: TargetId, live: &mut Live, update: &mut Update<'_>, names: &mut Names) {
+    let Some(Ok(mut areas)) = update.probe.mappings(id) else {
         return;
     };
-    live.facts = probe.facts(id);
+    live.facts = update.probe.facts(id);
     if areas != live.areas {
-        items.push(Item::Mappings(change(id, now, &live.areas, &areas)));
+        let change = change(id, update.now, &live.areas, &areas);
+        update.items.push(Item::Mappings(change));
         names.share(&mut areas);
         live.areas = areas;
     }
@@ -548,7 +506,6 @@ fn take_largest(pids: &mut Vec<u32>, room: usize) -> Vec<u32> {
     pids.split_off(room)
 }
 
-/// Sorts processes by resident memory.
 fn largest_first(pids: &mut [u32]) {
     pids.sort_by_cached_key(|pid| std::cmp::Reverse(process::resident_bytes(*pid)));
 }

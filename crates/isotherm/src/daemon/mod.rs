@@ -107,7 +107,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     session.wake_by(duplicate(&poll)?);
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
-    let mut acting = Acting::new(&spec, &session)?;
+    let mut acting = Acting::new(&spec)?;
     if config.pod_policy.is_some() {
         // No pod, until the permitted pods are known.
         acting.permit_only(PodPermits::new())?;

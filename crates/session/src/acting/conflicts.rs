@@ -52,7 +52,6 @@ pub(crate) fn without_group(spec: &SessionSpec) -> Vec<String> {
     warnings
 }
 
-/// Returns warnings for the user of the kernel's DAMON.
 fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
     let schemes = all_schemes(spec);
     let mut warnings = between(&spec.contexts);
@@ -71,7 +70,6 @@ fn without_bound_on_waste(schemes: &[Scheme]) -> Option<String> {
     })
 }
 
-/// Warns of schemes that need swap on a machine without.
 pub(crate) fn for_want_of_swap(schemes: &[Scheme]) -> Vec<String> {
     let mut warnings = Vec::new();
     if swap::facts().total > 0 {
@@ -128,14 +126,8 @@ fn warnings_without_damon(sys: &Path, schemes: &[Scheme]) -> Vec<String> {
                 .into(),
         );
     }
-    let fills = setting("khugepaged/max_ptes_none");
-    if is_always
-        && has(&[Action::Pageout])
-        && fills
-            .trim()
-            .parse::<u32>()
-            .is_ok_and(|nr_empty| nr_empty > 0)
-    {
+    let nr_empty = setting("khugepaged/max_ptes_none").trim().parse::<u32>();
+    if is_always && has(&[Action::Pageout]) && nr_empty.is_ok_and(|nr| nr > 0) {
         warnings.push(
             "khugepaged may fill again what was paged out of a huge page (khugepaged/max_ptes_none \
              is not 0)"
@@ -196,7 +188,6 @@ fn shared(a: &ContextSpec, b: &ContextSpec) -> Option<String> {
     }
 }
 
-/// Returns the running parts of the kernel's DAMON.
 fn damon(sys: &Path) -> Vec<String> {
     let mut running = Vec::new();
     let kdamonds = sys.join("kernel/mm/damon/admin/kdamonds");
@@ -256,35 +247,33 @@ mod tests {
 
     #[test]
     fn memory_that_two_contexts_watch_is_found() {
-        let args = |pid: &[u32], range: &[(u64, u64)], is_physical| ContextSpec {
+        let range = |(a, b): &(u64, u64)| AddressRange::new(*a, *b);
+        let physical = |ranges: &[(u64, u64)]| ContextSpec {
             name: None,
-            targets: if is_physical {
-                TargetSpec::all_physical()
-            } else {
-                TargetSpec::Processes {
-                    processes: pid.iter().copied().map(ProcessSpec::Pid).collect(),
-                    children: false,
-                }
-            },
-            ranges: range
-                .iter()
-                .map(|(a, b)| AddressRange::new(*a, *b))
-                .collect(),
+            targets: TargetSpec::all_physical(),
+            ranges: ranges.iter().map(range).collect(),
             monitor: MonitorSpec::Tables(TableAttributes::default()),
             acting: None,
+        };
+        let processes = |pids: &[u32], ranges: &[(u64, u64)]| ContextSpec {
+            targets: TargetSpec::Processes {
+                processes: pids.iter().copied().map(ProcessSpec::Pid).collect(),
+                children: false,
+            },
+            ..physical(ranges)
         };
         let check = |a: &ContextSpec, b: &ContextSpec, wanted: bool| {
             assert_eq!(shared(a, b).is_some(), wanted, "{a:?} and {b:?}");
             assert_eq!(shared(b, a).is_some(), wanted);
         };
-        let low = args(&[], &[(0, 10)], true);
-        check(&low, &args(&[], &[(10, 20)], true), false);
-        check(&low, &args(&[], &[(9, 20)], true), true);
-        check(&low, &args(&[], &[], true), true);
-        check(&low, &args(&[1], &[(10, 20)], false), true);
-        check(&args(&[1], &[], false), &args(&[2], &[], false), false);
-        check(&args(&[1, 2], &[], false), &args(&[2], &[], false), true);
-        let (left, right) = (args(&[1], &[(0, 5)], false), args(&[1], &[(5, 9)], false));
-        check(&left, &right, false);
+        let low = physical(&[(0, 10)]);
+        check(&low, &physical(&[(10, 20)]), false);
+        check(&low, &physical(&[(9, 20)]), true);
+        check(&low, &physical(&[]), true);
+        check(&low, &processes(&[1], &[(10, 20)]), true);
+        check(&processes(&[1], &[]), &processes(&[2], &[]), false);
+        check(&processes(&[1, 2], &[]), &processes(&[2], &[]), true);
+        let left = processes(&[1], &[(0, 5)]);
+        check(&left, &processes(&[1], &[(5, 9)]), false);
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
+use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, TargetSpec};
 use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
 use isotherm_engine::{AddressRange, CpuAccount, Nanos, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
 use isotherm_linux::node;
 use isotherm_linux::probe::ProbeError;
-use isotherm_policy::guard::{GuardStatus, Pool};
+use isotherm_policy::guard::Pool;
 use isotherm_policy::scheme::huge::BlockUse;
 use isotherm_policy::scheme::{Action, Metric, SchemeEngine, SchemeError, SystemFacts};
 use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
@@ -24,7 +24,6 @@ use super::{eligible, system};
 use crate::session::Session;
 use crate::start::parts::ram;
 
-/// Executor of planned operations.
 enum Executor {
     /// A dry run; the actuator predicts refusals, and does not act.
     None(Option<Box<ProcessActuator>>),
@@ -33,11 +32,11 @@ enum Executor {
 }
 
 impl Executor {
-    /// Returns the ranges that were refused as unreclaimable.
-    fn left_alone(&mut self) -> BTreeMap<TargetId, Vec<AddressRange>> {
+    /// Returns the actuator of processes; in a dry run it only predicts.
+    fn with_dry_run(&mut self) -> Option<&mut ProcessActuator> {
         match self {
-            Self::Processes(actuator) | Self::None(Some(actuator)) => actuator.left_alone().clone(),
-            Self::None(None) | Self::Physical(_) => BTreeMap::new(),
+            Self::Processes(actuator) | Self::None(Some(actuator)) => Some(actuator),
+            Self::None(None) | Self::Physical(_) => None,
         }
     }
 
@@ -50,16 +49,22 @@ impl Executor {
     }
 }
 
+/// Executor and meters of a context.
+pub(super) struct Instruments {
+    at: usize,
+    pub(super) meters: Meters,
+    executor: Executor,
+    is_physical: bool,
+    /// Targets that may be acted on, if not all may, with the minimum age of their memory.
+    permitted: Option<BTreeMap<TargetId, Nanos>>,
+    /// Scans of every page, if the context is watched by these.
+    scans: PageScans,
+}
+
 /// This machine, while a context acts on it.
 struct ThisMachine<'a> {
-    /// The context's place in the session.
-    at: usize,
     session: &'a mut Session,
-    executor: &'a mut Executor,
-    meters: &'a mut Meters,
-    scans: &'a mut PageScans,
-    least_age: Option<&'a BTreeMap<TargetId, Nanos>>,
-    is_physical: bool,
+    by: &'a mut Instruments,
 }
 
 impl Actuator for ThisMachine<'_> {
@@ -76,7 +81,7 @@ impl Actuator for ThisMachine<'_> {
     ) -> Result<(), ProbeError> {
         // All operations are of one pool, as batches of a plan are.
         let pool = operations.first().map(Operation::pool);
-        match (&mut *self.executor, pool) {
+        match (&mut self.by.executor, pool) {
             (_, None) => {}
             (Executor::None(_), Some(Pool::PageCache)) => {
                 outcomes.extend(operations.iter().map(Outcome::assumed));
@@ -93,7 +98,7 @@ impl Actuator for ThisMachine<'_> {
 impl ThisMachine<'_> {
     fn act_on_page_cache(&mut self, operations: &[Operation], outcomes: &mut Vec<Outcome>) {
         let (now, nr_before) = (self.session.now(), outcomes.len());
-        if let Some(page_cache) = self.session.page_cache(self.at) {
+        if let Some(page_cache) = self.session.monitor.page_cache(self.by.at) {
             // An error concerns all operations that are left: the monitor meets it as well, and reports it.
             let _ = page_cache.act(now, operations, outcomes);
         }
@@ -111,7 +116,7 @@ impl Platform for ThisMachine<'_> {
         operations: &[Operation],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), ProbeError> {
-        let Executor::None(Some(actuator)) = self.executor else {
+        let Executor::None(Some(actuator)) = &mut self.by.executor else {
             outcomes.extend(operations.iter().map(Outcome::assumed));
             return Ok(());
         };
@@ -134,19 +139,21 @@ impl Platform for ThisMachine<'_> {
         schemes: &SchemeEngine,
         snapshots: &[Snapshot],
     ) -> SystemFacts {
-        let (session, is_physical) = (&*self.session, self.is_physical);
+        let (session, by) = (&*self.session, &mut *self.by);
+        let actuator = by.executor.with_dry_run();
+        let left_alone = actuator.map(|actuator| actuator.left_alone().clone());
         SystemFacts {
-            eligible_bp: eligible::shares(wanted, schemes, snapshots, session, is_physical),
-            returned: self.meters.waits.returned(self.session.now()),
-            least_age: self.least_age.cloned().unwrap_or_default(),
-            left_alone: self.executor.left_alone(),
+            eligible_bp: eligible::shares(wanted, schemes, snapshots, session, by.is_physical),
+            returned: by.meters.waits.returned(session.now()),
+            least_age: by.permitted.clone().unwrap_or_default(),
+            left_alone: left_alone.unwrap_or_default(),
             ..system::facts(wanted)
         }
     }
 
     fn reset_age(&mut self, target: TargetId, range: AddressRange) {
         self.session.reset_age(target, range);
-        self.scans.reset_age(target, range, self.session.now());
+        self.by.scans.reset_age(target, range, self.session.now());
     }
 
     fn is_stopped(&self) -> bool {
@@ -154,7 +161,7 @@ impl Platform for ThisMachine<'_> {
     }
 
     fn knows_present(&self) -> bool {
-        matches!(self.executor, Executor::Processes(_))
+        matches!(self.by.executor, Executor::Processes(_))
     }
 
     fn present(
@@ -163,14 +170,14 @@ impl Platform for ThisMachine<'_> {
         blocks: &[u64],
         look: impl FnMut(u64, u32),
     ) -> Result<(), ProbeError> {
-        match self.executor {
-            Executor::Processes(actuator) => actuator.present(target, blocks, look),
-            Executor::None(_) | Executor::Physical(_) => Ok(()),
+        match self.by.executor.of_processes() {
+            Some(actuator) => actuator.present(target, blocks, look),
+            None => Ok(()),
         }
     }
 
     fn knows_blocks(&self) -> bool {
-        matches!(self.executor, Executor::Processes(_))
+        matches!(self.by.executor, Executor::Processes(_))
     }
 
     fn block_uses(
@@ -180,44 +187,37 @@ impl Platform for ThisMachine<'_> {
         is_read: bool,
         look: impl FnMut(BlockUse),
     ) -> Result<(), ProbeError> {
-        match self.executor {
-            Executor::Processes(actuator) => actuator.block_uses(target, blocks, is_read, look),
-            Executor::None(_) | Executor::Physical(_) => Ok(()),
+        match self.by.executor.of_processes() {
+            Some(actuator) => actuator.block_uses(target, blocks, is_read, look),
+            None => Ok(()),
         }
     }
 
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
         // The paged-out pages of processes are known one by one.
-        if matches!(self.executor, Executor::Physical(_)) {
-            self.meters.waits.paged_out(target, bytes);
+        if matches!(self.by.executor, Executor::Physical(_)) {
+            self.by.meters.waits.paged_out(target, bytes);
         }
     }
 }
 
-/// One context at work.
 pub(super) struct ContextActing {
-    at: usize,
     pub(super) context: Context,
-    pub(super) meters: Meters,
-    executor: Executor,
-    is_physical: bool,
-    /// Whether memory is watched by frame, and acted on by process.
-    is_told_by_frame: bool,
+    pub(super) by: Instruments,
+    /// Whether memory is watched by frame: the items that the context acts on are not among the session's.
+    pub(super) is_told_by_frame: bool,
     goal: Option<GoalMeter>,
-    /// Targets that may be acted on, if not all may, with the minimum age of their memory.
-    permitted: Option<BTreeMap<TargetId, Nanos>>,
     snapshots: Vec<Snapshot>,
-    /// Scans of every page, if the context is watched by these.
-    scans: PageScans,
     pub(super) bounds: BoundTimes,
 }
 
 impl ContextActing {
-    pub(super) fn new(at: usize, spec: &ContextSpec, session: &Session) -> anyhow::Result<Self> {
+    pub(super) fn new(at: usize, spec: &ContextSpec) -> anyhow::Result<Self> {
         let acting = spec.acting.clone().unwrap_or_default();
         let is_physical = spec.samples_frames();
         let options = ActOptions {
-            spare_accessed: session.has_per_page_bits(at),
+            // A set accessed bit then means that the page was accessed recently.
+            spare_accessed: !matches!(spec.monitor, MonitorSpec::Regions(_)),
             ..ActOptions::default()
         };
         let within = part_of_memory(spec)?;
@@ -239,37 +239,28 @@ impl ContextActing {
         let mut context = Context::new(schemes, acting.limits, acting.is_dry_run)?;
         context.set_paused(acting.is_paused);
         context.set_max_waste(acting.max_waste);
-        Ok(Self {
+        let by = Instruments {
             at,
-            context,
             meters: Meters::new(at, spec, &acting)?,
             executor,
             is_physical,
+            permitted: None,
+            scans: PageScans::default(),
+        };
+        Ok(Self {
+            context,
+            by,
             is_told_by_frame: spec.targets.is_physical() && !is_physical,
             goal: GoalMeter::new(spec)?,
-            permitted: None,
             snapshots: Vec::new(),
-            scans: PageScans::default(),
             bounds: BoundTimes::default(),
         })
     }
 
-    /// Whether the items that the context acts on are not among the session's.
-    pub(super) fn is_told_by_frame(&self) -> bool {
-        self.is_told_by_frame
-    }
-
     /// Returns the time until which its schemes rest by their watermarks, if they all do.
     pub(super) fn rests_until(&mut self, now: Nanos, session: &mut Session) -> Option<Nanos> {
-        let mut world = ThisMachine {
-            at: self.at,
-            session,
-            executor: &mut self.executor,
-            meters: &mut self.meters,
-            scans: &mut self.scans,
-            least_age: self.permitted.as_ref(),
-            is_physical: self.is_physical,
-        };
+        let by = &mut self.by;
+        let mut world = ThisMachine { session, by };
         let until = self.context.rests_until(now, &mut world);
         if until.is_some() {
             self.bounds.note(now, self.bound_by());
@@ -278,7 +269,7 @@ impl ContextActing {
     }
 
     pub(super) fn add(&mut self, target: TargetId, session: &Session) -> anyhow::Result<()> {
-        if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor
+        if let Some(actuator) = self.by.executor.with_dry_run()
             && let Some(process) = session.process(target)
         {
             let process = process.context("cannot keep hold of a target")?;
@@ -289,12 +280,12 @@ impl ContextActing {
     }
 
     pub(super) fn remove(&mut self, target: TargetId) {
-        if let Executor::Processes(actuator) | Executor::None(Some(actuator)) = &mut self.executor {
+        if let Some(actuator) = self.by.executor.with_dry_run() {
             actuator.remove(target);
         }
-        self.meters.waits.forget(target);
+        self.by.meters.waits.forget(target);
         self.context.forget(target);
-        self.scans.forget(target);
+        self.by.scans.forget(target);
     }
 
     /// Limits acting to these targets from now on, without the page cache. Pending operations on others are dropped.
@@ -304,13 +295,13 @@ impl ContextActing {
                 self.context.drop_rest_of(target);
             }
         }
-        self.permitted = Some(permitted);
+        self.by.permitted = Some(permitted);
     }
 
     /// Takes the snapshots among `items`, which are this context's.
     pub(super) fn look(&mut self, items: &mut dyn Iterator<Item = &Item>) {
         self.snapshots.clear();
-        let scans = &mut self.scans;
+        let scans = &mut self.by.scans;
         self.snapshots.extend(items.filter_map(|item| match item {
             Item::Snapshot(snapshot) => Some(snapshot.clone()),
             Item::Pages(pages) => Some(snapshot_of(scans, pages)),
@@ -318,12 +309,8 @@ impl ContextActing {
         }));
     }
 
-    pub(super) fn guard_status(&self) -> GuardStatus {
-        self.meters.status(self.context.guard())
-    }
-
     pub(super) fn bound_by(&self) -> BoundBy {
-        self.meters.bound_by(&self.context)
+        self.context.bound_by(&self.by.meters.acting)
     }
 
     /// Exchanges schemes and limits while running; the caller has checked that they can be kept.
@@ -331,7 +318,7 @@ impl ContextActing {
         self.context.set_schemes(acting.schemes)?;
         self.context.guard_mut().set_limits(acting.limits);
         self.context.set_max_waste(acting.max_waste);
-        self.meters.set(acting.limits, acting.act_budget);
+        self.by.meters.set(acting.limits, acting.act_budget);
         Ok(())
     }
 
@@ -344,12 +331,12 @@ impl ContextActing {
         items: &mut Vec<Item>,
     ) -> anyhow::Result<Nanos> {
         let drops_cache = self.drops_cache();
-        if drops_cache && let Some(page_cache) = session.page_cache(self.at) {
+        if drops_cache && let Some(page_cache) = session.monitor.page_cache(self.by.at) {
             self.snapshots.extend(page_cache.take_snapshot());
         }
         let guard = self.context.guard_mut();
-        let actuator = self.executor.of_processes();
-        let meters = &mut self.meters;
+        let actuator = self.by.executor.of_processes();
+        let meters = &mut self.by.meters;
         items.extend(meters.observe(now, session, guard, drops_cache, actuator));
         let is_due = self.goes_on_at().is_some_and(|at| at <= now);
         if self.snapshots.is_empty() && !is_due {
@@ -360,23 +347,16 @@ impl ContextActing {
             let out = if self.context.is_dry_run() {
                 self.context.would_be_out()
             } else {
-                self.meters.waits.out()
+                self.by.meters.waits.out()
             };
             // A goal that cannot be read counts as reached: acting must not go on for ever.
             goal.room(out).unwrap_or(0)
         });
         self.context.guard_mut().set_goal_limit(goal);
-        let room = self.meters.begin(now, self.context.guard());
+        let room = self.by.meters.begin(now, self.context.guard());
         let cpu_before = process_cpu();
-        let mut world = ThisMachine {
-            at: self.at,
-            session,
-            executor: &mut self.executor,
-            meters: &mut self.meters,
-            scans: &mut self.scans,
-            least_age: self.permitted.as_ref(),
-            is_physical: self.is_physical,
-        };
+        let by = &mut self.by;
+        let mut world = ThisMachine { session, by };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
         if self.context.guard().has_reached_goal() {
             self.context.clear_pending();
@@ -386,34 +366,33 @@ impl ContextActing {
         session.charge(CpuAccount::Acting, spent);
         items.extend(self.samples(now, &done, &outcomes, spent));
         let mut times = BTreeMap::new();
-        if let Executor::Processes(actuator) = &mut self.executor {
+        let meters = &mut self.by.meters;
+        if let Some(actuator) = self.by.executor.of_processes() {
             times = actuator.take_interrupted();
             for (target, block, pages) in actuator.take_paged_out() {
-                self.meters.waits.pages_paged_out(target, block, &pages);
+                meters.waits.pages_paged_out(target, block, &pages);
             }
         }
-        let guard = self.context.guard_mut();
-        self.meters.end(session.now(), spent, &times, guard);
+        meters.end(session.now(), spent, &times, self.context.guard_mut());
         self.bounds.note(now, self.bound_by());
         Ok(spent)
     }
 
     /// Returns the time at which a pending plan continues, if there is one.
     pub(super) fn goes_on_at(&self) -> Option<Nanos> {
-        let next = || self.meters.acting.next_step();
+        let next = || self.by.meters.acting.next_step();
         self.context.has_pending().then(next)
     }
 
     /// Whether the schemes apply to the page cache as well, which can only be dropped. It belongs to no pod.
     fn drops_cache(&self) -> bool {
-        if self.permitted.is_some() {
+        if self.by.permitted.is_some() {
             return false;
         }
         let mut schemes = self.context.schemes().status();
         schemes.all(|scheme| matches!(scheme.action, Action::Pageout | Action::Stat))
     }
 
-    /// Returns one sample for each scheme that did something.
     fn samples(
         &self,
         now: Nanos,
@@ -421,7 +400,7 @@ impl ContextActing {
         outcomes: &[Outcome],
         spent: Nanos,
     ) -> Vec<Item> {
-        let (name, dry_run) = (self.meters.name.as_deref(), self.context.is_dry_run());
+        let (name, dry_run) = (self.by.meters.name.as_deref(), self.context.is_dry_run());
         let mut samples = ActionSample::of_schemes(now, name, dry_run, done, outcomes);
         // The schemes share the CPU time of a step by their parts of the elapsed time.
         let total: u64 = samples.iter().map(|sample| sample.took.0).sum();
@@ -442,7 +421,6 @@ fn part_of_memory(spec: &ContextSpec) -> anyhow::Result<Option<Vec<AddressRange>
     is_part.then(|| ram(*node, &spec.ranges)).transpose()
 }
 
-/// Returns the snapshot of a scan of every page, for schemes.
 fn snapshot_of(scans: &mut PageScans, pages: &PageSnapshot) -> Snapshot {
     let blocks = pages.blocks.iter().map(|block| ScannedPages {
         block: block.block,

@@ -21,13 +21,11 @@ const COST_OF: f64 = 256.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct FilesRead {
     pub(super) returned: u64,
-    /// Time that was waited for them.
     pub(super) waited: Option<Nanos>,
     /// Bytes in the page cache.
     pub(super) cached: u64,
 }
 
-/// Account of the waits for pages of files.
 #[derive(Debug, Default)]
 pub(super) struct FileWaits {
     reads: Option<DiskReads>,
@@ -45,7 +43,6 @@ struct KernelRefaults {
 }
 
 impl KernelRefaults {
-    /// Returns the refaults since the last call.
     fn count(&mut self, now: Option<FileReclaim>) -> u64 {
         let before = std::mem::replace(&mut self.before, now);
         let Some((now, before)) = now.zip(before) else {
@@ -59,7 +56,6 @@ impl KernelRefaults {
 }
 
 impl FileWaits {
-    /// Returns the pages that were read back since the last scan.
     pub(super) fn look(&mut self, now: Nanos, page_cache: &mut CacheView) -> FilesRead {
         let by_kernel = self.kernel.count(FileReclaim::now());
         let returned = page_cache.look_for_returned(now).unwrap_or(0);
@@ -74,12 +70,11 @@ impl FileWaits {
         FilesRead {
             returned: pages,
             waited: self.cost.map(waited),
-            cached: page_cache.bytes(),
+            cached: page_cache.bytes,
         }
     }
 }
 
-/// Returns the cost of a page, after these further reads.
 fn cost(before: Option<f64>, new: DiskReads) -> Option<f64> {
     let pages = new.pages as f64;
     if new.pages == 0 {

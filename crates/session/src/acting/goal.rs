@@ -7,16 +7,12 @@ use isotherm_linux::meminfo::Meminfo;
 
 use std::path::PathBuf;
 
-/// Measurement of a goal.
 #[derive(Debug)]
 pub(super) enum GoalMeter {
-    /// Bytes that must be out of memory.
     Save(u64),
-    /// Share of a place's memory that must be free.
     KeepFree(f64, Place),
 }
 
-/// Place in which memory must be free.
 #[derive(Debug)]
 pub(super) enum Place {
     Machine,
@@ -26,7 +22,6 @@ pub(super) enum Place {
 }
 
 impl GoalMeter {
-    /// Returns the meter of a context's goal, if it has one.
     pub(super) fn new(context: &ContextSpec) -> anyhow::Result<Option<Self>> {
         let goal = context.acting.as_ref().and_then(|acting| acting.goal);
         Ok(match goal {
@@ -52,7 +47,6 @@ impl GoalMeter {
 }
 
 impl Place {
-    /// Returns the total and the free bytes.
     fn memory(&self) -> Option<(u64, u64)> {
         let of = |memory: Meminfo| Some((memory.get("MemTotal")?, memory.get("MemFree")?));
         match self {

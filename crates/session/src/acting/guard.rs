@@ -5,15 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use isotherm_config::{ActingSpec, ContextSpec, TargetSpec};
+use isotherm_config::{ActingSpec, ContextSpec};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::act::ProcessActuator;
 use isotherm_linux::load::CpuTimes;
-use isotherm_linux::{cgroup, pressure};
+use isotherm_linux::pressure;
 use isotherm_policy::guard::{
     ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
 };
-use isotherm_policy::{BoundBy, Context};
 use isotherm_record::{GuardSample, Item};
 
 use super::file_waits::{FileWaits, FilesRead};
@@ -21,6 +20,7 @@ use super::idle::IdleMeter;
 use super::progress::Progress;
 use super::waits::Waits;
 use crate::session::Session;
+use crate::start::parts::group_of;
 
 const PERIOD: Nanos = Nanos(1_000_000_000);
 /// Longest time between two reports of the guard's state.
@@ -36,10 +36,8 @@ fn can_be_kept(limits: GuardLimits, group: Option<&Path>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Meters for a context's guard.
 pub(super) struct Meters {
     context: usize,
-    /// Name of the context.
     pub(super) name: Option<String>,
     is_physical: bool,
     needs_psi: bool,
@@ -66,17 +64,13 @@ pub(super) fn lacks_of<'a>(meters: impl Iterator<Item = &'a Meters>) -> Vec<Stri
 }
 
 impl Meters {
-    /// Returns the meters of the context at this place of the session.
     pub(super) fn new(
         at: usize,
         context: &ContextSpec,
         acting: &ActingSpec,
     ) -> anyhow::Result<Self> {
         let limits = acting.limits;
-        let group = match &context.targets {
-            TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
-            _ => None,
-        };
+        let group = group_of(&context.targets)?;
         can_be_kept(limits, group.as_deref())?;
         let command = acting.progress_command.as_deref();
         let progress = command.map(Progress::start).transpose()?;
@@ -111,12 +105,6 @@ impl Meters {
         }
     }
 
-    /// Returns the limit that binds the schemes of `context` now.
-    pub(super) fn bound_by(&self, context: &Context) -> BoundBy {
-        context.bound_by(&self.acting)
-    }
-
-    /// Checks that `limits` can be kept on this kernel.
     pub(super) fn can_set(&self, limits: GuardLimits) -> anyhow::Result<()> {
         can_be_kept(limits, self.group.as_deref())
     }
@@ -178,13 +166,14 @@ impl Meters {
         }
         self.next = now + PERIOD;
         let files = drops_cache
-            .then(|| session.page_cache(self.context))
+            .then(|| session.monitor.page_cache(self.context))
             .flatten();
         let files = files.map(|page_cache| self.file_waits.look(now, page_cache));
         let is_resting = guard.is_resting();
         let (signals, pools) = self.signals(now, session, files, is_resting, actuator);
         // The normal speed must be known before anything is acted on.
-        if self.progress.as_ref().is_some_and(|p| !p.is_ready()) {
+        let progress = self.progress.as_ref();
+        if progress.is_some_and(|progress| progress.baseline.is_none()) {
             return None;
         }
         let changed = guard.observe(now, signals, pools);
@@ -212,7 +201,7 @@ impl Meters {
             self.waits.look_at_machine(now)
         } else {
             let live = session.live().into_iter();
-            let of_context = live.filter(|(id, _)| session.context_of(*id) == self.context);
+            let of_context = live.filter(|(id, _)| session.monitor.context_of(*id) == self.context);
             let group = self.group.as_deref();
             self.waits.look(now, elapsed, of_context, group, actuator)
         };
@@ -259,7 +248,6 @@ impl Meters {
         (signals, pools)
     }
 
-    /// Updates the targets' part of the CPU time in use.
     fn learn_share(&mut self, now: Nanos, cpu_s: f64) {
         let Some(times) = CpuTimes::read() else {
             self.acting.set_target_share(1.0);

@@ -22,7 +22,6 @@ impl IdleMeter {
         self.stop_at(now, CpuTimes::read().map(|times| times.idle))
     }
 
-    /// Begins a span without acting.
     pub(super) fn start(&mut self, now: Nanos) {
         self.from = CpuTimes::read().map(|times| (now, times.idle));
     }

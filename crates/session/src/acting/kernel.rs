@@ -77,14 +77,14 @@ impl KernelActing {
                     }
                 }
                 Item::TargetExit(exit) => {
-                    let context = &mut self.contexts[session.context_of(exit.target)];
+                    let context = &mut self.contexts[session.monitor.context_of(exit.target)];
                     context.meters.waits.forget(exit.target);
                     self.locks.release(exit.target);
                 }
                 _ => {}
             }
         }
-        self.locks.begin();
+        self.locks.has_begun = true;
         Ok(())
     }
 }
@@ -160,7 +160,6 @@ impl Acts for KernelActing {
     }
 }
 
-/// One context.
 struct KernelContext {
     at: usize,
     schemes: Vec<Scheme>,
@@ -182,12 +181,10 @@ struct KernelContext {
     armed: Option<Nanos>,
     failures: u32,
     next: Nanos,
-    /// Acting's CPU time so far.
     cpu: Nanos,
     looked: Option<Nanos>,
     /// Counts of each scheme, and the state of its quota.
     results: Vec<(Stats, QuotaState)>,
-    /// Process id of the kdamond, while it runs.
     kdamond: Option<u32>,
 }
 
@@ -246,7 +243,6 @@ impl KernelContext {
         }
     }
 
-    /// Charges the memory that was paged out since the last second.
     fn charge_paged_out(&mut self, session: &Session) {
         let samples = std::mem::take(&mut self.paging_out);
         let claimed: u64 = samples.iter().map(|sample| sample.sz_applied).sum();
@@ -288,7 +284,7 @@ impl KernelContext {
         let guard = &mut self.guard;
         items.extend(self.meters.observe(now, session, guard, false, None));
         let grant = self.grant();
-        let kdamond = session.kdamond(self.at);
+        let kdamond = session.monitor.kdamond(self.at);
         let may_commit = kdamond.is_none_or(|kdamond| kdamond.may_commit(now));
         let can_wait =
             |granted: Grant| !grant.differs(granted) || !may_commit && !grant.is_less_than(granted);
@@ -311,7 +307,7 @@ impl KernelContext {
     }
 
     fn read_counters(&mut self, now: Nanos, session: &mut Session) {
-        let Some(kdamond) = session.kdamond(self.at) else {
+        let Some(kdamond) = session.monitor.kdamond(self.at) else {
             return;
         };
         let cpu = kdamond.acting_cpu();
@@ -356,7 +352,7 @@ impl KernelContext {
     /// Applies the schemes to the kernel as far as is granted. Held schemes act once their quotas are in force, in the
     /// turn of another second.
     fn set(&mut self, now: Nanos, grant: Grant, session: &mut Session) -> anyhow::Result<()> {
-        let Some(kdamond) = session.kdamond(self.at) else {
+        let Some(kdamond) = session.monitor.kdamond(self.at) else {
             return Ok(());
         };
         let mut in_force = grant.limit(&self.schemes, self.guard.limits().is_limited());
@@ -402,7 +398,7 @@ impl KernelContext {
         self.armed = None;
         // Anything that acting lacks is reported, even if nothing may be done now.
         if !self.is_dry_run
-            && let Some(kdamond) = session.kdamond(self.at)
+            && let Some(kdamond) = session.monitor.kdamond(self.at)
         {
             kdamond.require(&self.schemes)?;
         }

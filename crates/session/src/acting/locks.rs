@@ -24,7 +24,6 @@ use isotherm_record::{Item, TargetStart};
 use super::is_dry_run;
 use crate::lock::{Lock, lock};
 
-/// Name of the directory within the state directory.
 const DIRECTORY: &str = "managed";
 
 /// Locks on the memory that this isotherm alone acts on.
@@ -34,11 +33,12 @@ pub(super) struct Locks {
     /// Lock on the file `machine`, held until the end.
     machine: Option<File>,
     processes: BTreeMap<u32, HeldLock>,
-    anothers: BTreeSet<TargetId>,
-    has_begun: bool,
+    /// Targets that another isotherm acts on.
+    pub(super) anothers: BTreeSet<TargetId>,
+    /// Set after the start: processes that others have locked are left to them.
+    pub(super) has_begun: bool,
 }
 
-/// A process that this isotherm has locked.
 #[derive(Debug)]
 struct HeldLock {
     path: PathBuf,
@@ -130,16 +130,6 @@ impl Locks {
         }))
     }
 
-    /// Ends the start: from now on, processes that others have locked are left to them.
-    pub(super) fn begin(&mut self) {
-        self.has_begun = true;
-    }
-
-    /// Whether another isotherm acts on the target.
-    pub(super) fn is_anothers(&self, target: TargetId) -> bool {
-        self.anothers.contains(&target)
-    }
-
     pub(super) fn release(&mut self, target: TargetId) {
         self.anothers.remove(&target);
         self.processes.retain(|_, held| {
@@ -164,7 +154,6 @@ impl Drop for Locks {
     }
 }
 
-/// Removes the files that killed isotherms have left.
 fn remove_stale(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
@@ -195,17 +184,12 @@ mod tests {
         }
     }
 
-    fn locks(directory: &Path, how: Lock) -> anyhow::Result<Locks> {
-        Locks::in_directory(directory, how)
-    }
-
     #[test]
     fn a_process_has_one_owner_until_that_lets_go() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (mut a, mut b) = (
-            locks(directory.path(), Lock::Shared).expect("free"),
-            locks(directory.path(), Lock::Shared).expect("shared"),
-        );
+        let path = directory.path();
+        let mut a = Locks::in_directory(path, Lock::Shared).expect("free");
+        let mut b = Locks::in_directory(path, Lock::Shared).expect("shared");
         a.acquire(&start(0, 77)).expect("free");
         let error = b.acquire(&start(3, 77)).expect_err("taken").to_string();
         let us = format!("(pid {})", std::process::id());
@@ -214,31 +198,32 @@ mod tests {
             "{error}"
         );
         b.acquire(&start(4, 78)).expect("another one");
-        b.begin();
+        b.has_begun = true;
         let later = b.acquire(&start(5, 77)).expect("no error later");
         assert!(matches!(later, Some(Item::Note { .. })));
-        assert!(b.is_anothers(TargetId(5)) && !b.is_anothers(TargetId(4)));
+        assert_eq!(b.anothers, [TargetId(5)].into());
         a.acquire(&start(1, 77)).expect("ours, in another context");
         a.release(TargetId(0));
         assert!(b.acquire(&start(6, 77)).expect("no error later").is_some());
         a.release(TargetId(1));
         assert!(b.acquire(&start(6, 77)).expect("free").is_none());
         drop((a, b));
-        assert!(!directory.path().join("77").exists());
+        assert!(!path.join("77").exists());
     }
 
     #[test]
     fn the_whole_machine_and_its_processes_exclude_each_other() {
         let directory = tempfile::tempdir().expect("a directory");
-        let a = locks(directory.path(), Lock::Shared).expect("free");
-        assert!(locks(directory.path(), Lock::Alone).is_err());
+        let path = directory.path();
+        let a = Locks::in_directory(path, Lock::Shared).expect("free");
+        assert!(Locks::in_directory(path, Lock::Alone).is_err());
         drop(a);
-        let whole = locks(directory.path(), Lock::Alone).expect("free");
-        assert!(locks(directory.path(), Lock::Alone).is_err());
-        assert!(locks(directory.path(), Lock::Shared).is_err());
+        let whole = Locks::in_directory(path, Lock::Alone).expect("free");
+        assert!(Locks::in_directory(path, Lock::Alone).is_err());
+        assert!(Locks::in_directory(path, Lock::Shared).is_err());
         drop(whole);
-        fs::write(directory.path().join("99"), "1\n").expect("left by a killed one");
-        locks(directory.path(), Lock::Shared).expect("free again");
-        assert!(!directory.path().join("99").exists());
+        fs::write(path.join("99"), "1\n").expect("left by a killed one");
+        Locks::in_directory(path, Lock::Shared).expect("free again");
+        assert!(!path.join("99").exists());
     }
 }

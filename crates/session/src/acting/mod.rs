@@ -64,13 +64,13 @@ trait Acts {
 }
 
 impl Acting {
-    /// Claims the memory that `spec` asks for, and opens the meters; `session` must be the session of `spec`.
+    /// Claims the memory that `spec` asks for, and opens the meters.
     ///
     /// # Errors
     /// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
-    pub fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
+    pub fn new(spec: &SessionSpec) -> anyhow::Result<Self> {
         let by: Box<dyn Acts> = match spec.world {
-            World::Linux => Box::new(OwnActing::new(spec, session)?),
+            World::Linux => Box::new(OwnActing::new(spec)?),
             World::Kernel => Box::new(KernelActing::new(spec)?),
         };
         Ok(Self { by })

@@ -15,11 +15,9 @@ use super::summary::{ActingStatus, ContextStatus};
 use super::{Acts, is_dry_run};
 use crate::session::Session;
 
-/// Schemes at work on a session: those of all its contexts.
 pub(super) struct OwnActing {
     contexts: Vec<ContextActing>,
     locks: Locks,
-    /// Protected processes, if the whole machine is acted on.
     protected: Option<Protected>,
     /// Permissions of pods, if they decide which processes may be acted on.
     permits: Option<PodAllowlist>,
@@ -27,25 +25,20 @@ pub(super) struct OwnActing {
     may_rest: bool,
     rests_until: Option<Nanos>,
     dry_run: bool,
-    /// CPU time that acting has taken.
     cpu: Nanos,
 }
 
 impl OwnActing {
-    /// Claims the memory that `spec` asks for, and opens the meters; `session` must be the session of `spec`.
-    ///
-    /// # Errors
-    /// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
-    pub(super) fn new(spec: &SessionSpec, session: &Session) -> anyhow::Result<Self> {
+    pub(super) fn new(spec: &SessionSpec) -> anyhow::Result<Self> {
         let mut locks = Locks::of(spec)?;
         let is_machine = |c: &ContextSpec| c.targets.is_machine();
         let protected = spec.contexts.iter().any(is_machine);
         if spec.contexts.iter().all(is_machine) {
             // No process is named: those that others act on are left to them from the start.
-            locks.begin();
+            locks.has_begun = true;
         }
         let contexts = spec.contexts.iter().enumerate();
-        let contexts = contexts.map(|(at, context)| ContextActing::new(at, context, session));
+        let contexts = contexts.map(|(at, context)| ContextActing::new(at, context));
         Ok(Self {
             contexts: contexts.collect::<anyhow::Result<_>>()?,
             locks,
@@ -80,7 +73,7 @@ impl OwnActing {
                 text: text.to_owned(),
             });
         }
-        session.set_resting(until.is_some());
+        session.is_resting = until.is_some();
         self.rests_until = until;
     }
 
@@ -114,7 +107,7 @@ impl OwnActing {
                 Item::TargetStart(start) => {
                     let note = self.locks.acquire(start)?;
                     if note.is_none() {
-                        let context = &mut self.contexts[session.context_of(start.target)];
+                        let context = &mut self.contexts[session.monitor.context_of(start.target)];
                         // After exec nothing that was paged out before is left.
                         context.remove(start.target);
                         context.add(start.target, session)?;
@@ -122,7 +115,7 @@ impl OwnActing {
                     notes.extend(note);
                 }
                 Item::TargetExit(exit) => {
-                    self.contexts[session.context_of(exit.target)].remove(exit.target);
+                    self.contexts[session.monitor.context_of(exit.target)].remove(exit.target);
                     self.locks.release(exit.target);
                     if let Some(protected) = &mut self.protected {
                         protected.forget(exit.target);
@@ -131,7 +124,7 @@ impl OwnActing {
                 _ => {}
             }
         }
-        self.locks.begin();
+        self.locks.has_begun = true;
         let starts = items.iter().find_map(|item| match item {
             Item::TargetStart(start) => Some(start),
             _ => None,
@@ -146,7 +139,7 @@ impl OwnActing {
 
 impl Acts for OwnActing {
     fn warnings(&self) -> Vec<String> {
-        lacks_of({ self.contexts.iter() }.map(|context| &context.meters))
+        lacks_of({ self.contexts.iter() }.map(|context| &context.by.meters))
     }
 
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
@@ -158,21 +151,21 @@ impl Acts for OwnActing {
             self.apply_permits();
         }
         let nr_seen = items.len();
-        let unrecorded = session.take_internal_snapshots();
+        let unrecorded = session.monitor.take_internal_snapshots();
         for (at, context) in self.contexts.iter_mut().enumerate() {
             let (locks, protected, now) = (&self.locks, self.protected.as_ref(), session.now());
             let permits = self.permits.as_ref();
             let is_ours = |item: &&Item| match item {
                 Item::Snapshot(Snapshot { target, .. })
                 | Item::Pages(PageSnapshot { target, .. }) => {
-                    session.context_of(*target) == at
-                        && !locks.is_anothers(*target)
+                    session.monitor.context_of(*target) == at
+                        && !locks.anothers.contains(target)
                         && !protected.is_some_and(|protected| protected.has(*target))
                         && permits.is_none_or(|permits| permits.has(*target))
                 }
                 _ => false,
             };
-            let reported = if context.is_told_by_frame() {
+            let reported = if context.is_told_by_frame {
                 &unrecorded
             } else {
                 &items[..nr_seen]
@@ -198,11 +191,11 @@ impl Acts for OwnActing {
 
     fn status(&self) -> ActingStatus<'_> {
         let contexts = self.contexts.iter().map(|context| ContextStatus {
-            name: context.meters.name.as_deref(),
+            name: context.by.meters.name.as_deref(),
             paused: context.context.schemes().is_paused(),
             schemes: context.context.schemes().status().collect(),
             limits: context.context.guard().limits(),
-            guard: context.guard_status(),
+            guard: context.by.meters.status(context.context.guard()),
             bound_by: Some(context.bound_by()),
             bound_times: context.bounds.list(),
             huge_pages: context.context.waste(),
@@ -223,7 +216,7 @@ impl Acts for OwnActing {
 
     fn tune(&mut self, of_all: Vec<ActingSpec>, _session: &mut Session) -> anyhow::Result<()> {
         for (context, acting) in self.contexts.iter().zip(&of_all) {
-            context.meters.can_set(acting.limits)?;
+            context.by.meters.can_set(acting.limits)?;
             SchemeEngine::new(acting.schemes.clone())?;
         }
         for (context, acting) in self.contexts.iter_mut().zip(of_all) {
@@ -237,7 +230,7 @@ impl Acts for OwnActing {
     }
 
     fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()> {
-        self.permits.get_or_insert_default().set(pods);
+        self.permits.get_or_insert_default().pods = pods;
         self.apply_permits();
         Ok(())
     }

@@ -17,16 +17,14 @@ use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::{cgroup, pods};
 use isotherm_record::TargetStart;
 
-/// Interval between two readings of the processes' groups.
 const READ_EVERY: Nanos = Nanos(5_000_000_000);
 
 /// Pods that may be acted on, by uid, with the minimum age of their memory, whatever schemes say.
 pub type PodPermits = BTreeMap<String, Nanos>;
 
-/// Pods of the processes, and the pods that permit acting.
 #[derive(Debug, Default)]
 pub(super) struct PodAllowlist {
-    pods: PodPermits,
+    pub(super) pods: PodPermits,
     /// Process id and pod of each target.
     targets: BTreeMap<TargetId, (u32, Option<String>)>,
     read_at: Nanos,
@@ -35,11 +33,6 @@ pub(super) struct PodAllowlist {
 }
 
 impl PodAllowlist {
-    pub(super) fn set(&mut self, pods: PodPermits) {
-        self.pods = pods;
-    }
-
-    /// Adds a process that appears among the targets.
     pub(super) fn start(&mut self, start: &TargetStart) {
         let pod = pod_of(start.pid);
         self.has_changed |= pod.is_some();
@@ -102,7 +95,7 @@ mod tests {
         for pid in 1..5 {
             permits.targets.insert(TargetId(pid), (pid, None));
         }
-        permits.set([("a".to_owned(), MINUTE), ("b".to_owned(), Nanos(0))].into());
+        permits.pods = [("a".to_owned(), MINUTE), ("b".to_owned(), Nanos(0))].into();
         assert_eq!(permits.least_ages(), [].into(), "their place is unknown");
         let groups = |pid: u32| {
             let pods = ["a", "b", "c"];
@@ -123,7 +116,7 @@ mod tests {
         let moved = |pid: u32| groups(pid).filter(|pod| pod != "a");
         assert!(changes(&mut permits, &moved));
         assert!(!permits.has(TargetId(1)));
-        permits.set([].into());
+        permits.pods.clear();
         assert_eq!(permits.least_ages(), [].into());
     }
 }

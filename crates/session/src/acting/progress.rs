@@ -20,7 +20,8 @@ pub(super) struct Progress {
     values: Receiver<(Instant, f64)>,
     last: Option<(Instant, f64)>,
     speeds: Vec<f64>,
-    baseline: Option<f64>,
+    /// The normal speed, once it is known.
+    pub(super) baseline: Option<f64>,
 }
 
 impl Progress {
@@ -39,11 +40,6 @@ impl Progress {
             speeds: Vec::new(),
             baseline: None,
         })
-    }
-
-    /// Whether the normal speed is known.
-    pub(super) fn is_ready(&self) -> bool {
-        self.baseline.is_some()
     }
 
     /// Returns the share of speed that is lost now. While `is_resting`, nothing is acted on, and the normal speed is
@@ -119,15 +115,6 @@ pub fn read(command: &str) -> anyhow::Result<f64> {
 mod tests {
     use super::*;
 
-    fn progress() -> Progress {
-        Progress {
-            values: channel().1,
-            last: None,
-            speeds: Vec::new(),
-            baseline: None,
-        }
-    }
-
     #[test]
     fn the_last_number_printed_counts() {
         assert_eq!(read("echo ops:12 total_commands:3456").ok(), Some(3456.0));
@@ -138,7 +125,12 @@ mod tests {
 
     #[test]
     fn speed_is_held_against_what_was_normal() {
-        let mut progress = progress();
+        let mut progress = Progress {
+            values: channel().1,
+            last: None,
+            speeds: Vec::new(),
+            baseline: None,
+        };
         (0..10).for_each(|_| progress.add(100.0, true));
         assert_eq!(progress.slowdown(false), Some(0.0));
         (0..5).for_each(|_| progress.add(80.0, false));

@@ -7,11 +7,9 @@ use isotherm_engine::TargetId;
 use isotherm_linux::process;
 use isotherm_record::{Item, TargetStart};
 
-/// The protected processes.
 #[derive(Debug, Default)]
 pub(super) struct Protected {
     pids: BTreeSet<u32>,
-    /// Protected targets, with their names.
     targets: BTreeMap<TargetId, String>,
     is_told: bool,
 }
@@ -25,7 +23,6 @@ impl Protected {
         }
     }
 
-    /// Adds a process that appears among the targets if it is protected, and returns whether it is.
     pub(super) fn takes(&mut self, start: &TargetStart) -> bool {
         let takes = self.pids.contains(&start.pid);
         if takes {

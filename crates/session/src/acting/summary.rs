@@ -85,7 +85,6 @@ impl<'a> ActingStatus<'a> {
         }
     }
 
-    /// Returns the results so far; acting took the CPU time `cpu`.
     pub(super) fn summary(&self, cpu: Nanos) -> ActingSummary {
         let contexts = || self.contexts.iter();
         let schemes = contexts().flat_map(|context| {
@@ -121,7 +120,6 @@ impl<'a> ActingStatus<'a> {
         }
     }
 
-    /// Returns the state in one line, for a terminal.
     pub(super) fn headline(&self, cpu: Nanos) -> String {
         let guards = || self.contexts.iter().map(|context| &context.guard);
         let waited: u64 = guards().map(|g| g.since_start.lost.0).sum();

@@ -29,12 +29,10 @@ struct Out {
     swapped: Bitmap,
 }
 
-/// The result of one scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// Pages that are in memory again.
     pub(super) returned: u64,
-    /// Whether all blocks were read.
     pub(super) is_all: bool,
 }
 
@@ -48,12 +46,10 @@ pub(super) struct Taken {
 struct OfTarget {
     blocks: BTreeMap<u64, Out>,
     bytes: u64,
-    /// Address at which the next scan begins.
     next: u64,
 }
 
 impl Taken {
-    /// Adds `pages` of `block` that were paged out.
     pub(super) fn add(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
         let of = self.targets.entry(target).or_default();
         let out = of.blocks.entry(block).or_default();
@@ -63,7 +59,6 @@ impl Taken {
         out.swapped = bits::and_not(&out.swapped, pages);
     }
 
-    /// Returns the bytes of `target` that are out; `None` if none of its pages were noted.
     pub(super) fn bytes(&self, target: TargetId) -> Option<u64> {
         self.targets.get(&target).map(|of| of.bytes)
     }

@@ -61,7 +61,6 @@ struct Seen {
 #[derive(Clone, Copy)]
 struct MachineSeen {
     at: Nanos,
-    /// Pages that it has read from swap.
     swapped_in: Option<u64>,
     /// Time in which something waited for memory.
     pressure_us: Option<u64>,
@@ -76,9 +75,7 @@ pub(super) struct Waited {
     /// Major faults of all targets, for any reason.
     pub(super) major_faults: u64,
     pub(super) cpu_s: f64,
-    /// Bytes that the targets have in memory.
     pub(super) resident: u64,
-    /// Sum of the waits of all targets.
     pub(super) together: Option<Nanos>,
     /// Longest wait of a single target.
     pub(super) longest: Option<Nanos>,
@@ -86,7 +83,6 @@ pub(super) struct Waited {
     pub(super) by: Option<WaitSource>,
 }
 
-/// Accounts of the targets' waits.
 #[derive(Default)]
 pub(super) struct Waits {
     delays: Option<Delays>,
@@ -115,7 +111,6 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Opens the accounts that this machine offers.
     pub(super) fn new() -> Self {
         Self {
             delays: Delays::open().ok(),
@@ -157,13 +152,11 @@ impl Waits {
         Nanos(lost.sum::<f64>() as u64)
     }
 
-    /// Adds bytes of `target` that were paged out.
     pub(super) fn paged_out(&mut self, target: TargetId, bytes: u64) {
         *self.paged_out.entry(target).or_default() += bytes;
         *self.out.entry(target).or_default() += bytes;
     }
 
-    /// Adds pages of a block of `target` that were paged out.
     pub(super) fn pages_paged_out(&mut self, target: TargetId, block: u64, pages: &Bitmap) {
         self.paged_out(target, bits::bytes(pages));
         self.taken.add(target, block, pages);
@@ -429,7 +422,6 @@ impl Waits {
     }
 }
 
-/// Faults of a target between two scans.
 #[derive(Clone, Copy)]
 struct Faults {
     all: u64,

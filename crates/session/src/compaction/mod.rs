@@ -136,7 +136,6 @@ struct Sampled {
 }
 
 impl Sampled {
-    /// Returns a sample of a node, if its last one is old enough.
     fn take(&mut self, now: Nanos, status: CompactionStatus, facts: &NodeFacts) -> Option<Item> {
         let due = |last: &Nanos| now.since(*last) + EARLY >= SAMPLE_INTERVAL;
         let is_due = self.last.get(&facts.node).is_none_or(due);
@@ -245,13 +244,13 @@ impl CompactionSession {
             attributes: self.spec.attributes,
             kernel_proactiveness: kernel_proactiveness(),
             dry_run: self.spec.is_dry_run,
-            nodes: self.nodes.iter().map(Node::number).collect(),
+            nodes: self.nodes.iter().map(|node| node.number).collect(),
         })?;
         while !self.signals.is_stopped() && self.clock.now() < ends_at {
             for index in 0..self.nodes.len() {
                 self.look_at(index, started, out)?;
             }
-            let next = self.nodes.iter().map(Node::next_look).min();
+            let next = self.nodes.iter().map(|node| node.next_look).min();
             // A machine always has a node; without one, the loop would wait for the end instead of spinning.
             let next = next.unwrap_or(ends_at).min(ends_at);
             self.clock.sleep_until(next, &[self.signals.wakes()]);
@@ -261,13 +260,12 @@ impl CompactionSession {
         let now = self.clock.now();
         out.event(&CompactionEvent::End {
             elapsed: now.since(started),
-            rounds: self.nodes.iter().map(Node::totals).sum(),
+            rounds: self.nodes.iter().map(|node| node.totals).sum(),
             statuses: self.nodes.iter().map(Node::status).collect(),
             own_cpu: clock::process_cpu() - cpu_before,
         })
     }
 
-    /// Checks a node if that is due, and compacts it if it is time to.
     fn look_at(
         &mut self,
         index: usize,
@@ -275,7 +273,7 @@ impl CompactionSession {
         out: &mut dyn CompactionOutput,
     ) -> anyhow::Result<()> {
         let now = self.clock.now();
-        if now < self.nodes[index].next_look() {
+        if now < self.nodes[index].next_look {
             return Ok(());
         }
         let was = self.nodes[index].status();
@@ -333,7 +331,7 @@ impl CompactionSession {
         let node = &self.nodes[index];
         out.item(Item::Compaction(CompactionSample {
             time: now,
-            node: node.number(),
+            node: node.number,
             score_before: round.score_before,
             score_after: round.score_after,
             ended: round.ended.name().to_owned(),

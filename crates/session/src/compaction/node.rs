@@ -59,9 +59,8 @@ impl std::iter::Sum for RoundTotals {
     }
 }
 
-/// One node.
 pub(super) struct Node {
-    number: u32,
+    pub(super) number: u32,
     fragmentation: FragmentationReader,
     kswapd: Kswapd,
     controller: CompactionController,
@@ -69,8 +68,9 @@ pub(super) struct Node {
     trigger: Option<Trigger>,
     /// Status that the controller would have; only in a dry run.
     trial: Option<CompactionStatus>,
-    next_look: Nanos,
-    totals: RoundTotals,
+    /// Time of the next check. A deferred node is checked as well, for the record.
+    pub(super) next_look: Nanos,
+    pub(super) totals: RoundTotals,
 }
 
 impl Node {
@@ -94,14 +94,6 @@ impl Node {
         })
     }
 
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
-    pub(super) fn totals(&self) -> RoundTotals {
-        self.totals
-    }
-
     fn attributes(&self) -> CompactionAttributes {
         *self.controller.attributes()
     }
@@ -111,12 +103,6 @@ impl Node {
         self.trial.unwrap_or_else(|| self.controller.status())
     }
 
-    /// Returns the time of the next check. A deferred node is checked as well, for the record.
-    pub(super) fn next_look(&self) -> Nanos {
-        self.next_look
-    }
-
-    /// Reads the state of the node.
     pub(super) fn look(&mut self) -> Result<NodeFacts, CompactionError> {
         let mut facts = self.fragmentation.node(self.number)?;
         facts.kswapd_active = self.kswapd.is_active();
@@ -140,9 +126,6 @@ impl Node {
     }
 
     /// Executes a round, and passes each check of the node in between to `show`.
-    ///
-    /// # Panics
-    /// Panics in a dry run.
     pub(super) fn compact(
         &mut self,
         zones: &[usize],

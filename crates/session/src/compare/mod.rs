@@ -31,7 +31,6 @@ use serde::{Deserialize, Serialize};
 pub use runner::compare;
 pub use truth::TruthBytes;
 
-/// Interval between exact scans.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(1_000);
 /// Age from which memory is idle if no scheme specifies one.
 const IDLE_FOR: Nanos = Nanos::from_millis(5_000);
@@ -204,6 +203,13 @@ impl ComparisonSpec {
 }
 
 impl WorldReport {
+    fn take(&mut self, turn: anyhow::Result<Turn>) {
+        match turn {
+            Ok(turn) => self.turns.push(turn),
+            Err(error) => self.error = Some(format!("{error:#}")),
+        }
+    }
+
     /// Returns the median of a value over the turns for which it is known; none if there is no such turn.
     pub fn median(&self, of: impl Fn(&Turn) -> Option<f64>) -> Option<f64> {
         median(self.turns.iter().filter_map(of).collect())

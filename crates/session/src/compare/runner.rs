@@ -35,7 +35,24 @@ pub fn compare(
             session.contexts.len()
         );
     }
-    let mut runner = Runner::new(spec);
+    let idle_for = spec.idle_for();
+    let worlds = spec.worlds.iter().map(|(world, _)| WorldReport {
+        world: *world,
+        error: None,
+        turns: Vec::new(),
+    });
+    let report = Comparison {
+        processes: BTreeMap::new(),
+        window_seconds: spec.window.as_secs_f64(),
+        idle_seconds: idle_for.as_secs_f64(),
+        worlds: worlds.collect(),
+        notes: Vec::new(),
+    };
+    let mut runner = Runner {
+        spec,
+        idle_for,
+        report,
+    };
     runner.run(tell)?;
     Ok(runner.report)
 }
@@ -45,7 +62,6 @@ pub fn compare(
 #[error("it was interrupted")]
 struct Interrupted;
 
-/// Smallest CPU budget, as a share of one CPU.
 const LEAST_BUDGET: f64 = 0.001;
 
 struct Runner<'a> {
@@ -54,27 +70,7 @@ struct Runner<'a> {
     report: Comparison,
 }
 
-impl<'a> Runner<'a> {
-    fn new(spec: &'a ComparisonSpec) -> Self {
-        let idle_for = spec.idle_for();
-        let worlds = spec.worlds.iter().map(|(world, _)| WorldReport {
-            world: *world,
-            error: None,
-            turns: Vec::new(),
-        });
-        Self {
-            spec,
-            idle_for,
-            report: Comparison {
-                processes: BTreeMap::new(),
-                window_seconds: spec.window.as_secs_f64(),
-                idle_seconds: idle_for.as_secs_f64(),
-                worlds: worlds.collect(),
-                notes: Vec::new(),
-            },
-        }
-    }
-
+impl Runner<'_> {
     fn run(&mut self, tell: &mut dyn FnMut(ComparisonProgress)) -> anyhow::Result<()> {
         let spec = self.spec;
         let live: Vec<usize> = (0..spec.worlds.len())
@@ -141,10 +137,7 @@ impl<'a> Runner<'a> {
                 let after = self.scan(spec.scan_for(), None)?;
                 let truth = Truth::between(&before, &after);
                 let judged = watched.and_then(|watched| self.judge(at, &watched, &truth));
-                match judged {
-                    Ok(turn) => self.report.worlds[at].turns.push(turn),
-                    Err(error) => self.report.worlds[at].error = Some(format!("{error:#}")),
-                }
+                self.report.worlds[at].take(judged);
                 before = after;
             }
         }
@@ -170,7 +163,6 @@ impl<'a> Runner<'a> {
         spec
     }
 
-    /// Scans every page for the time `how_long`.
     fn scan(&mut self, how_long: Nanos, mut trace: Option<&mut Trace>) -> anyhow::Result<Scans> {
         let spec = scanning(&self.spec.worlds[0].1, self.spec.max_stall);
         let mut scans = Scans::default();
@@ -265,10 +257,7 @@ impl<'a> Runner<'a> {
             let judged = trace
                 .watch(&only_watching(spec), self.spec.window)
                 .and_then(|watched| self.judge(at, &watched, &truth));
-            match judged {
-                Ok(turn) => self.report.worlds[at].turns.push(turn),
-                Err(error) => self.report.worlds[at].error = Some(format!("{error:#}")),
-            }
+            self.report.worlds[at].take(judged);
         }
     }
 }
@@ -353,7 +342,10 @@ fn watch(
             Step::Going => {}
         }
     }
-    let kdamond = session.kdamond(0).map(|kdamond| kdamond.watching_cpu());
+    let kdamond = session
+        .monitor
+        .kdamond(0)
+        .map(|kdamond| kdamond.watching_cpu());
     Ok(Ended {
         elapsed: session.now().since(started),
         cpu: session.cost().0.monitor_cpu,

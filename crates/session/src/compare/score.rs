@@ -6,14 +6,11 @@ use isotherm_workload::score::{AccuracyScore, share};
 
 use super::truth::{Overlap, Truth};
 
-/// Claims of one world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Claims {
-    /// Memory that is reported as in use.
     pub(super) accessed: AccuracyScore,
     /// Memory that is reported as idle for at least the idle age.
     pub(super) idle: AccuracyScore,
-    /// Bytes on which nothing is reported.
     pub(super) unknown: u64,
 }
 

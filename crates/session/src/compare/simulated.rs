@@ -49,7 +49,6 @@ impl Trace {
         Truth::between(&scans, &scans)
     }
 
-    /// Watches the replay until its end.
     pub(super) fn watch(&self, spec: &SessionSpec, window: Nanos) -> anyhow::Result<Watched> {
         let pid = self.pid.unwrap_or(0);
         let replay = Replay::of(self.items.iter().cloned())

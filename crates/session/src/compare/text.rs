@@ -7,7 +7,6 @@ use isotherm_engine::units::{format_bytes, format_share};
 use super::{Comparison, Turn, WorldReport};
 use crate::columns::columns;
 
-/// A measured value of a turn.
 type Measure = fn(&Turn) -> Option<f64>;
 
 impl Comparison {

@@ -13,7 +13,6 @@ use serde::Serialize;
 /// Values of blocks by process id (0: physical memory) and address.
 type Blocks<T> = BTreeMap<(u32, u64), T>;
 
-/// One span of exact scans.
 #[derive(Debug, Default)]
 pub(super) struct Scans {
     blocks: Blocks<Seen>,
@@ -28,7 +27,6 @@ struct Seen {
 }
 
 impl Scans {
-    /// Adds a scan of a process.
     pub(super) fn take(&mut self, pid: u32, scan: &PageSnapshot) {
         self.nr += 1;
         for block in &scan.blocks {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{Nanos, Snapshot};
 
-/// Snapshots and cost of a world in one turn.
+#[derive(Default)]
 pub(super) struct Watched {
     /// Length of the turn's last part, which is compared with the truth: ages begin with a turn.
     last: Nanos,
@@ -19,14 +19,10 @@ impl Watched {
     /// Longest last part of a turn that counts.
     const LAST: Nanos = Nanos::from_millis(3_000);
 
-    /// Starts an empty collection for a turn of length `window`.
     pub(super) fn of_turn(window: Nanos) -> Self {
         Self {
             last: Nanos(window.0 / 5).min(Self::LAST),
-            nr: 0,
-            snapshots: Vec::new(),
-            cpu_share: 0.0,
-            kdamond_cpu_share: None,
+            ..Self::default()
         }
     }
 

@@ -4,7 +4,6 @@
 //! An incomplete snapshot is dropped and counted: a missing region is not one that was not accessed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use isotherm_damon::nr_samples;
 use isotherm_engine::{AddressRange, Intervals, Nanos, RegionSnapshot, Snapshot, TargetId};
@@ -15,7 +14,7 @@ use isotherm_linux::damon_trace::TracedRegion;
 pub(super) struct Assembler {
     open: BTreeMap<u32, Vec<TracedRegion>>,
     /// Number of snapshots of which a region was missing.
-    nr_broken: u64,
+    pub(super) nr_broken: u64,
 }
 
 impl Assembler {
@@ -46,10 +45,6 @@ impl Assembler {
         Some(snapshot(TargetId(region.target), regions, end, intervals))
     }
 
-    pub(super) fn nr_broken(&self) -> u64 {
-        self.nr_broken
-    }
-
     /// Drops unfinished snapshots, as another configuration begins.
     pub(super) fn restart(&mut self) {
         self.open.clear();
@@ -66,11 +61,9 @@ pub(super) fn snapshot(
 ) -> Snapshot {
     let interval = intervals.aggregation.0;
     let regions = regions.map(|(range, nr_accesses, age)| RegionSnapshot {
-        range,
-        nr_accesses: Some(nr_accesses as f32),
         age,
         age_ns: Nanos(u64::from(age).saturating_mul(interval)),
-        memory: None,
+        ..RegionSnapshot::new(range, Some(nr_accesses as f32))
     });
     Snapshot {
         target,
@@ -78,8 +71,7 @@ pub(super) fn snapshot(
         end,
         nr_samples: nr_samples(intervals),
         regions: regions.collect(),
-        blocks: Vec::new(),
-        idle_pages: Arc::default(),
+        ..Snapshot::default()
     }
 }
 
@@ -123,6 +115,6 @@ mod tests {
         check(0, 3, 1, None);
         check(0, 3, 2, None);
         check(0, 3, 3, Some(3));
-        assert_eq!(assembler.nr_broken(), 1);
+        assert_eq!(assembler.nr_broken, 1);
     }
 }

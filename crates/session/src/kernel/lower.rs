@@ -49,7 +49,6 @@ pub(super) fn context(
     })
 }
 
-/// Returns the target of a process, limited to these addresses if there are any.
 pub(super) fn target(pid: u32, ranges: &[AddressRange]) -> DamonTarget {
     DamonTarget {
         pid: Some(pid),

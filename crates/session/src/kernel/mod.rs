@@ -30,11 +30,11 @@ use isotherm_engine::{AddressRange, Nanos};
 use isotherm_linux::damon_trace::DamonTrace;
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::raise_file_limit;
-use isotherm_linux::{cgroup, host, state};
+use isotherm_linux::{host, state};
 use isotherm_record::Item;
 
 use crate::monitor::{Contexts, Monitor};
-use crate::start::parts::{Started, ram, wanted};
+use crate::start::parts::{Started, group_of, ram, wanted};
 use crate::targets::TargetSet;
 pub use inventory::{KdamondReport, KernelDamonReport, ModuleReport};
 
@@ -64,10 +64,8 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
         }
     };
     // Everything that can be refused is refused before a command starts: the trial names this process as the target.
-    let trial = spec.contexts.iter().map(|context| {
-        let ram = ram_of(context)?;
-        live_context(context, &[std::process::id()], &ram)
-    });
+    let us = [std::process::id()];
+    let trial = spec.contexts.iter().map(|of| live_context(of, &us));
     claim.check(&trial.collect::<anyhow::Result<Vec<DamonContext>>>()?)?;
 
     let mut child = None;
@@ -100,14 +98,10 @@ pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
 }
 
 /// Returns a context to run by: one that begins paused watches, as in the other worlds.
-fn live_context(
-    context: &ContextSpec,
-    pids: &[u32],
-    ram: &[AddressRange],
-) -> anyhow::Result<DamonContext> {
+fn live_context(context: &ContextSpec, pids: &[u32]) -> anyhow::Result<DamonContext> {
     Ok(DamonContext {
         is_paused: false,
-        ..lower::context(context, pids, ram)?
+        ..lower::context(context, pids, &ram_of(context)?)?
     })
 }
 
@@ -124,7 +118,7 @@ fn turn_on(
         let mut contexts = Vec::new();
         for (context, watched, items) in &mut *begun {
             let pids = watched.update(now, items)?;
-            let mut lowered = live_context(context, &pids, &ram_of(context)?)?;
+            let mut lowered = live_context(context, &pids)?;
             lowered.schemes = held(&lowered.schemes);
             if !has_trace {
                 lowered.schemes.push(watcher());
@@ -189,15 +183,13 @@ fn watched(
     if context.targets.is_physical() {
         return Ok(Watched::Physical { is_told: false });
     }
-    let group = match &context.targets {
-        TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
-        _ => None,
-    };
+    let group = group_of(&context.targets)?;
     let probe = PageTableProbe::new()
         .map_err(host::explain)
         .context("cannot follow processes")?;
     let wanted = wanted(&context.targets, group, child, notes)?;
-    let set = TargetSet::new(wanted, context.ranges.clone(), files).sampled_by_address();
+    let mut set = TargetSet::new(wanted, context.ranges.clone(), files);
+    set.samples_addresses = true;
     Ok(Watched::Processes {
         probe: Box::new(probe),
         set: Box::new(set),

@@ -40,7 +40,6 @@ const GONE_MAX: usize = 16;
 /// Number of successive checks that find the kdamond off before another user is taken to have turned it off.
 const LOOKS_OFF: u32 = 3;
 
-/// The memory that is watched.
 pub(super) enum Watched {
     Processes {
         probe: Box<PageTableProbe>,
@@ -135,7 +134,6 @@ pub(crate) struct KernelMonitor {
     next_look: Nanos,
     checks: u64,
     lost_told: u64,
-    /// Number of successive checks that found the kdamond off although processes live.
     nr_off: u32,
     /// The earliest time for a commit that is not urgent.
     next_commit: Nanos,
@@ -236,7 +234,6 @@ impl KernelMonitor {
         Ok(())
     }
 
-    /// Updates processes and counters.
     fn look(&mut self, now: Nanos, items: &mut Vec<Item>) -> anyhow::Result<()> {
         self.watched.update(now, items)?;
         let (ids, pids) = self.watched.living();
@@ -259,7 +256,7 @@ impl KernelMonitor {
         if self.context.intervals_goal.is_some() {
             self.intervals = self.hub.borrow_mut().claim.intervals(self.at)?;
         }
-        if !self.hub.borrow().has_trace() {
+        if self.hub.borrow().trace.is_none() {
             self.fetch_by_scheme(now, items)?;
         }
         self.tell_stats(now, items)
@@ -388,7 +385,7 @@ impl KernelMonitor {
         } else {
             Vec::new()
         };
-        let cpu = self.hub.borrow().pid(self.at).and_then(task_cpu);
+        let cpu = self.hub.borrow().pids[self.at].and_then(task_cpu);
         let samples = self.counters.take(now, stats, cpu, &self.order);
         items.extend(samples.into_iter().map(Item::Action));
         Ok(())
@@ -414,7 +411,7 @@ impl KernelMonitor {
             self.lost_told = lost;
             let text = format!(
                 "{lost} of DAMON's events did not fit into the buffer; {} snapshots were not whole and were left out",
-                self.assembler.nr_broken()
+                self.assembler.nr_broken
             );
             items.push(Item::Note { time: now, text });
         }
@@ -440,7 +437,7 @@ impl Kdamond for KernelMonitor {
             self.unless_it_ended(asked)?;
         }
         self.first.append(&mut reported);
-        if !self.hub.borrow().has_trace() {
+        if self.hub.borrow().trace.is_none() {
             in_force.push(watcher());
         }
         let former = std::mem::replace(&mut self.context.schemes, in_force);
@@ -482,11 +479,11 @@ impl Kdamond for KernelMonitor {
     }
 
     fn totals(&self) -> &[KernelStats] {
-        self.counters.totals()
+        &self.counters.totals
     }
 
     fn pid(&self) -> Option<u32> {
-        self.hub.borrow().pid(self.at)
+        self.hub.borrow().pids[self.at]
     }
 
     fn watching_cpu(&self) -> Nanos {
@@ -544,17 +541,14 @@ impl Monitor for KernelMonitor {
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
         match &self.watched {
-            Watched::Processes { probe, set } => set
-                .ids()
-                .filter_map(|id| Some((id, probe.process(id)?)))
-                .collect(),
+            Watched::Processes { probe, set } => set.processes(probe),
             Watched::Physical { .. } => Vec::new(),
         }
     }
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         match &mut self.watched {
-            Watched::Processes { probe, set } => Some(TargetTables::new(probe, set, target)),
+            Watched::Processes { probe, set } => Some((&mut **probe, &**set, target)),
             Watched::Physical { .. } => None,
         }
     }

@@ -17,8 +17,7 @@ use crate::monitor::Force;
 /// A second in which nothing is acted on moves the cost of watching by this share of the difference.
 const LEARN: f64 = 0.3;
 
-/// Counters of one kdamond.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SchemeCounters {
     /// The session's name of the context, where there are several.
     context: Option<String>,
@@ -26,7 +25,7 @@ pub(super) struct SchemeCounters {
     actions: Vec<&'static str>,
     force: Force,
     last: Vec<KernelStats>,
-    totals: Vec<KernelStats>,
+    pub(super) totals: Vec<KernelStats>,
     /// Bytes that each scheme was about to be applied to since the last reading, by the scheme's and the target's
     /// place.
     tried: BTreeMap<(u32, u32), u64>,
@@ -45,25 +44,13 @@ impl SchemeCounters {
             context,
             actions: schemes.iter().map(|scheme| scheme.action.name()).collect(),
             force,
-            last: Vec::new(),
             totals: vec![KernelStats::default(); schemes.len()],
-            tried: BTreeMap::new(),
-            cpu: Nanos(0),
-            former_cpu: Nanos(0),
-            looked: None,
-            watching: None,
-            acting_cpu: Nanos(0),
+            ..Self::default()
         }
     }
 
-    /// Returns the number of the user's schemes.
     pub(super) fn nr(&self) -> usize {
         self.actions.len()
-    }
-
-    /// Returns the totals since the start, one for each scheme.
-    pub(super) fn totals(&self) -> &[KernelStats] {
-        &self.totals
     }
 
     /// Returns the CPU time of all kdamonds so far, and the part of it that acting took.
@@ -283,7 +270,7 @@ mod tests {
             Force::Acts,
         );
         take(&mut counters, 3, stats(35, 25));
-        assert_eq!(counters.totals()[0].sz_applied, 70);
+        assert_eq!(counters.totals[0].sz_applied, 70);
     }
 
     #[test]

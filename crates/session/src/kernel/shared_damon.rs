@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 use isotherm_damon::{Claim, DamonContext, DirectoryTree};
 use isotherm_linux::damon_trace::{DamonTrace, Traced};
 
-/// The tree and the events.
 pub(super) struct SharedDamon {
     pub(super) claim: Claim<DirectoryTree>,
-    trace: Option<DamonTrace>,
-    /// The kdamonds' process ids, by their places.
-    pids: Vec<Option<u32>>,
+    /// Buffer with the events; `None` on a kernel without readable tracepoints.
+    pub(super) trace: Option<DamonTrace>,
+    /// The kdamonds' process ids as last known, by their places.
+    pub(super) pids: Vec<Option<u32>>,
     /// Events that have come and were not fetched yet, by kdamond.
     waiting: BTreeMap<u32, Vec<Traced>>,
     events: Vec<Traced>,
 }
 
 impl SharedDamon {
-    /// Returns the hub of a tree whose kdamonds are on.
     pub(super) fn new(
         claim: Claim<DirectoryTree>,
         trace: Option<DamonTrace>,
@@ -36,7 +35,6 @@ impl SharedDamon {
         Ok(hub)
     }
 
-    /// Finds the kdamond's process, and follows its events.
     fn follow(&mut self, at: usize) -> anyhow::Result<()> {
         let pid = self.claim.pid(at)?;
         self.pids[at] = pid.and_then(|pid| u32::try_from(pid).ok());
@@ -46,16 +44,6 @@ impl SharedDamon {
         Ok(())
     }
 
-    /// Returns the process id of the kdamond at this place, as last known.
-    pub(super) fn pid(&self, at: usize) -> Option<u32> {
-        self.pids[at]
-    }
-
-    pub(super) fn has_trace(&self) -> bool {
-        self.trace.is_some()
-    }
-
-    /// Returns the events of the kdamond at this place since the last call.
     pub(super) fn take(&mut self, at: usize) -> anyhow::Result<Vec<Traced>> {
         if let Some(trace) = &mut self.trace {
             trace.take(&mut self.events)?;
@@ -69,7 +57,6 @@ impl SharedDamon {
             .unwrap_or_default())
     }
 
-    /// Returns the number of events of all kdamonds that did not fit into the buffer.
     pub(super) fn nr_lost(&self) -> u64 {
         self.trace.as_ref().map_or(0, DamonTrace::nr_lost)
     }

@@ -59,17 +59,21 @@ mod tests {
 
     use super::*;
 
+    fn area((start, end): (u64, u64), permissions: &str, name: &str) -> MappedArea {
+        MappedArea {
+            range: AddressRange::new(start, end),
+            permissions: Permissions::new(permissions).expect("four flags"),
+            name: name.into(),
+            file: None,
+            unreclaimable: None,
+        }
+    }
+
     #[test]
     fn mappings_tell_what_their_pages_are() {
         let check = |permissions: &str, name: &str, wanted| {
-            let area = MappedArea {
-                range: AddressRange::new(0, PAGE_SIZE),
-                permissions: Permissions::new(permissions).expect("four flags"),
-                name: name.into(),
-                file: None,
-                unreclaimable: None,
-            };
-            assert_eq!(class_of(&area), wanted, "{permissions} {name}");
+            let class = class_of(&area((0, PAGE_SIZE), permissions, name));
+            assert_eq!(class, wanted, "{permissions} {name}");
         };
         check("rw-p", "", MappedClass::Anonymous);
         check("rw-p", "[heap]", MappedClass::Anonymous);
@@ -83,14 +87,8 @@ mod tests {
 
     #[test]
     fn mappings_are_found_by_address() {
-        let area = |start: u64, end: u64, name: &str| MappedArea {
-            range: AddressRange::new(start, end),
-            permissions: Permissions::new("r--p").expect("four flags"),
-            name: name.into(),
-            file: None,
-            unreclaimable: None,
-        };
-        let all = [area(10, 20, ""), area(20, 30, "/file"), area(50, 60, "")];
+        let all = [((10, 20), ""), ((20, 30), "/file"), ((50, 60), "")];
+        let all = all.map(|(range, name)| area(range, "r--p", name));
         let mut areas = Areas::new(&all);
         let (anonymous, file) = (Some(MappedClass::Anonymous), Some(MappedClass::File));
         let asked = [5, 10, 19, 20, 29, 30, 49, 50, 60, 70];

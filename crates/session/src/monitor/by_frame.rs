@@ -17,14 +17,13 @@ pub(crate) const FIRST_PROCESS: u32 = 1;
 /// Limit of the bitmap blocks in a snapshot: a megabyte.
 const MAX_NR_BLOCKS: usize = 4096;
 
-/// Physical memory as a target.
 pub(crate) struct ByFrame {
     /// Watched frames of RAM, in ascending order.
     ranges: Vec<Range<u64>>,
     max_nr_regions: usize,
     is_told: bool,
     /// Start of the interval: the last snapshot, or the creation.
-    since: Nanos,
+    pub(super) since: Nanos,
 }
 
 impl ByFrame {
@@ -44,12 +43,6 @@ impl ByFrame {
         (!is_told).then(|| start_of_memory(now))
     }
 
-    /// Start of the present interval.
-    pub(crate) fn since(&self) -> Nanos {
-        self.since
-    }
-
-    /// Whether a frame is watched.
     pub(crate) fn has(&self, frame: u64) -> bool {
         let at = self.ranges.partition_point(|range| range.end <= frame);
         self.ranges
@@ -57,7 +50,6 @@ impl ByFrame {
             .is_some_and(|range| range.contains(&frame))
     }
 
-    /// Makes the snapshot of `frames` at the end of an interval.
     pub(crate) fn snapshot(&mut self, frames: &mut FrameMap, now: Nanos) -> Item {
         Item::Snapshot(frames.snapshot(&FrameView {
             target: MEMORY,
@@ -69,7 +61,6 @@ impl ByFrame {
         }))
     }
 
-    /// Makes the page snapshot of `frames` at the end of an interval.
     pub(crate) fn pages(&mut self, frames: &FrameMap, now: Nanos) -> Item {
         let blocks = frames.pages().map(|pages| PageBlock {
             block: pages.block,
@@ -87,14 +78,12 @@ impl ByFrame {
     }
 }
 
-/// Returns the start of physical memory as a target.
 pub(crate) fn start_of_memory(now: Nanos) -> Item {
     Item::TargetStart(TargetStart {
         time: now,
         target: MEMORY,
-        pid: 0,
         name: "physical".to_owned(),
-        context: None,
+        ..TargetStart::default()
     })
 }
 
@@ -105,7 +94,6 @@ pub(crate) fn drop_mappings(items: &mut Vec<Item>, first: usize) {
     mappings.for_each(drop);
 }
 
-/// Returns the frames of a range of addresses.
 pub(crate) fn frames(range: &AddressRange) -> Range<u64> {
     range.start / PAGE_SIZE..range.end / PAGE_SIZE
 }

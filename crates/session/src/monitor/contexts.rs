@@ -21,7 +21,6 @@ use isotherm_record::Item;
 use super::{CacheView, Kdamond, Monitor, MonitorStatus, NextStep, TargetTables};
 use isotherm_engine::units::format_time;
 
-/// All contexts of a session.
 pub(crate) struct Contexts {
     members: Vec<Member>,
     targets: Numbering,
@@ -30,7 +29,6 @@ pub(crate) struct Contexts {
 struct Member {
     name: String,
     monitor: Box<dyn Monitor>,
-    /// CPU time of its steps.
     steps_cpu: Nanos,
     wake_at: Nanos,
     is_over: bool,
@@ -64,7 +62,6 @@ impl Contexts {
         }
     }
 
-    /// Returns the status of a member, given the session's ledger.
     fn status_of(&self, at: usize, cpu: CpuLedger) -> MonitorStatus {
         let cpu = self.ledger_of(at, cpu);
         self.members[at].monitor.status(cpu)
@@ -267,7 +264,7 @@ mod tests {
         period: Nanos,
         nr_steps: u32,
         work: u64,
-        renewed: Vec<(TargetId, AddressRange)>,
+        has_begun: bool,
     }
 
     impl Monitor for Counter {
@@ -278,19 +275,11 @@ mod tests {
                 return Ok(None);
             }
             self.nr_steps -= 1;
-            if self.renewed.is_empty() {
-                items.push(Item::TargetStart(TargetStart {
-                    pid: 7,
-                    ..TargetStart::default()
-                }));
-                self.renewed.push((TargetId(9), AddressRange::new(0, 1)));
+            if !std::mem::replace(&mut self.has_begun, true) {
+                items.push(Item::TargetStart(TargetStart::default()));
             }
             items.push(Item::Snapshot(Snapshot::default()));
             Ok(Some(now + self.period))
-        }
-
-        fn reset_age(&mut self, target: TargetId, range: AddressRange, _now: Nanos) {
-            self.renewed.push((target, range));
         }
 
         fn status(&self, cpu: CpuLedger) -> MonitorStatus {
@@ -307,10 +296,6 @@ mod tests {
                 },
             }
         }
-
-        fn live(&self) -> Vec<(TargetId, &Process)> {
-            Vec::new()
-        }
     }
 
     fn contexts(of: &[(u64, u32, u64)]) -> Contexts {
@@ -319,7 +304,7 @@ mod tests {
                 period: Nanos(*period),
                 nr_steps: *nr_steps,
                 work: *work,
-                renewed: Vec::new(),
+                has_begun: false,
             };
             let monitor: Box<dyn Monitor> = Box::new(counter);
             (format!("kdamond {i}"), monitor)

@@ -15,11 +15,11 @@ use isotherm_engine::monitor::bits;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_linux::probe::{PageTableProbe, ProbeError};
 use isotherm_record::HugeMemory;
+use isotherm_sim::statistics::scramble;
 
 /// Huge pages that a scan reads, which takes 10 ms.
 const READ_PER_LOOK: usize = 32;
 
-/// Huge pages and the results of reading them.
 #[derive(Debug, Default)]
 pub(super) struct HugePages {
     /// Huge pages of this scan, by target.
@@ -28,7 +28,6 @@ pub(super) struct HugePages {
     nr_looks: u64,
 }
 
-/// Result of reading one huge page.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     unused_pages: u32,
@@ -36,13 +35,11 @@ struct Known {
 }
 
 impl HugePages {
-    /// Begins a scan.
     pub(super) fn begin(&mut self) {
         self.seen.clear();
         self.nr_looks += 1;
     }
 
-    /// Adds a huge page of `target` at `block`.
     pub(super) fn add(&mut self, target: TargetId, block: u64) {
         self.seen.entry(target).or_default().push(block);
     }
@@ -107,13 +104,6 @@ impl HugePages {
             unused: unused * PAGE_SIZE,
         }
     }
-}
-
-/// Scatters neighbouring blocks (the finalizer of splitmix64).
-pub(crate) fn scramble(block: u64) -> u64 {
-    let mut mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^ (mixed >> 27)
 }
 
 #[cfg(test)]

@@ -51,7 +51,6 @@ enum Scope {
     },
 }
 
-/// Scans of the machine's memory.
 pub(crate) struct MachineView {
     next: Nanos,
     /// Ends of the last two intervals, the later first.
@@ -61,18 +60,17 @@ pub(crate) struct MachineView {
     zones: Vec<Zone>,
     /// Watched ranges of RAM with their nodes, as frames in ascending order.
     nodes: Vec<(u32, Range<u64>)>,
-    /// Set if the machine has only one node.
     is_alone: bool,
     scope: Scope,
     /// Physical memory as a target, if memory is recorded by frame.
-    by_frame: Option<ByFrame>,
+    pub(super) by_frame: Option<ByFrame>,
     groups: BTreeMap<TargetId, String>,
     huge: HugePages,
-    page_cache: Option<CacheView>,
+    /// Page cache, if it is watched.
+    pub(crate) page_cache: Option<CacheView>,
 }
 
 impl MachineView {
-    /// Makes a view that has not scanned yet.
     pub(crate) fn new(now: Nanos) -> anyhow::Result<Self> {
         let ram = node::all()?.into_iter();
         let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
@@ -138,23 +136,6 @@ impl MachineView {
         self.by_frame.as_mut()?.start(now)
     }
 
-    /// Whether memory is recorded by frame.
-    pub(crate) fn is_by_frame(&self) -> bool {
-        self.by_frame.is_some()
-    }
-
-    /// Adds reports of the page cache.
-    pub(crate) fn with_page_cache(mut self, page_cache: CacheView) -> Self {
-        self.page_cache = Some(page_cache);
-        self
-    }
-
-    /// Page cache, if it is watched.
-    pub(crate) fn page_cache(&mut self) -> Option<&mut CacheView> {
-        self.page_cache.as_mut()
-    }
-
-    /// Ends an interval: scans memory if a scan is due.
     pub(crate) fn look(
         &mut self,
         now: Nanos,
@@ -180,7 +161,7 @@ impl MachineView {
         let wait = if std::mem::take(&mut self.is_first) {
             INTERVAL_MIN_BY_FRAME
         } else {
-            let least = if self.is_by_frame() {
+            let least = if self.by_frame.is_some() {
                 INTERVAL_MIN_BY_FRAME
             } else {
                 INTERVAL_MIN
@@ -245,14 +226,13 @@ impl MachineView {
         self.frames.clear();
         self.huge.begin();
         let ids: Vec<TargetId> = targets.ids().take(NR_MAPPERS).collect();
-        let since = self.by_frame.as_ref().map_or(since, ByFrame::since);
+        let since = self.by_frame.as_ref().map_or(since, |memory| memory.since);
         for (mapper, id) in (0..).zip(&ids) {
             self.add_target(mapper, *id, since..now, probe, monitor, targets)?;
         }
         Ok(ids)
     }
 
-    /// Makes the items of the entered frames.
     fn tell(
         &mut self,
         now: Nanos,
@@ -325,10 +305,8 @@ impl MachineView {
             zones: self.zone_memory(&zones, &of_zones),
             mapped,
             groups: self.new_groups(targets),
-            huge: Vec::new(),
-            page_cache: { self.page_cache.as_mut() }.and_then(CacheView::take_sample),
-            charged: None,
-            context: None,
+            page_cache: { self.page_cache.as_mut() }.and_then(|cache| cache.reported.take()),
+            ..MachineSample::default()
         }
     }
 
@@ -418,21 +396,16 @@ impl MachineView {
 
     /// Returns the control groups of new targets, and of those that have changed it.
     fn new_groups(&mut self, targets: &TargetSet) -> Vec<TargetGroup> {
-        let mut new = Vec::new();
-        let mut groups = BTreeMap::new();
-        for (target, pid) in targets.pids() {
-            let before = self.groups.remove(&target);
-            let Some(group) = cgroup::of_process(pid) else {
-                continue;
-            };
-            if before.as_ref() != Some(&group) {
-                let group = group.clone();
-                new.push(TargetGroup { target, group });
-            }
-            groups.insert(target, group);
-        }
-        self.groups = groups;
-        new
+        let pids = targets.pids();
+        let groups = pids.filter_map(|(target, pid)| Some((target, cgroup::of_process(pid)?)));
+        let before = std::mem::replace(&mut self.groups, groups.collect());
+        let all = self.groups.iter();
+        let new = all.filter(|(target, group)| before.get(*target) != Some(*group));
+        new.map(|(target, group)| TargetGroup {
+            target: *target,
+            group: group.clone(),
+        })
+        .collect()
     }
 }
 

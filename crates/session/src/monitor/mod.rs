@@ -4,35 +4,37 @@ mod areas;
 mod by_frame;
 mod contexts;
 mod huge;
-mod kdamond;
 mod machine;
 mod page_cache;
 mod pages;
 mod physical;
 mod simulated;
-mod target_tables;
 mod virtual_memory;
 
 pub(crate) use by_frame::{ByFrame, FIRST_PROCESS, MEMORY, start_of_memory};
 pub(crate) use contexts::Contexts;
-pub(crate) use huge::scramble;
-pub(crate) use kdamond::{Force, Kdamond};
 pub(crate) use machine::MachineView;
 pub(crate) use page_cache::CacheView;
 pub(crate) use pages::Pages;
 pub(crate) use physical::Physical;
 pub(crate) use simulated::Simulated;
-pub(crate) use target_tables::TargetTables;
 pub(crate) use virtual_memory::VirtualMemory;
 
+use isotherm_damon::KernelStats;
 use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, TargetId};
+use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
+use isotherm_policy::scheme::Scheme;
 use isotherm_record::{Item, UsageSample};
+
+use crate::targets::TargetSet;
+
+/// A target's page tables, for readers besides its monitor: its id in this probe and this set.
+pub(crate) type TargetTables<'a> = (&'a mut PageTableProbe, &'a TargetSet, TargetId);
 
 /// Time of a monitor's next step; `None` if all targets are gone.
 pub(crate) type NextStep = anyhow::Result<Option<Nanos>>;
 
-/// Cost and intervals of a monitor at present.
 pub(crate) struct MonitorStatus {
     pub(crate) cost: Cost,
     /// Number of samples so far with an unknown result.
@@ -50,7 +52,8 @@ pub(crate) trait Monitor {
         Ok(())
     }
 
-    /// Takes snapshots of the last step that the record does not hold, for acting on them.
+    /// Takes snapshots of the last step that the record does not hold, for acting on them: those of processes in
+    /// contexts that record physical addresses.
     fn take_internal_snapshots(&mut self) -> Vec<Item> {
         Vec::new()
     }
@@ -65,7 +68,9 @@ pub(crate) trait Monitor {
     fn status(&self, cpu: CpuLedger) -> MonitorStatus;
 
     /// Live targets and their processes, for metering.
-    fn live(&self) -> Vec<(TargetId, &Process)>;
+    fn live(&self) -> Vec<(TargetId, &Process)> {
+        Vec::new()
+    }
 
     /// Index of the context, among the session's, that a target belongs to.
     fn context_of(&self, _target: TargetId) -> usize {
@@ -96,4 +101,53 @@ pub(crate) trait Monitor {
     fn summary(&self, _cpu: CpuLedger) -> Option<String> {
         None
     }
+}
+
+/// Effect of the schemes at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Force {
+    /// Schemes act.
+    Acts,
+    /// Schemes count the memory that they would be tried on: a dry run.
+    Pretends,
+    /// Schemes do not act for now, and the kernel's counts meanwhile are ignored.
+    #[default]
+    Held,
+}
+
+/// A kdamond and the schemes of its context, which the kernel's DAMON watches.
+pub(crate) trait Kdamond {
+    /// Returns whether another commit leaves schemes the time to be applied.
+    fn may_commit(&self, now: Nanos) -> bool;
+
+    /// Has the kernel act by `in_force`, the form that the user's `schemes` have at present. If this kernel refuses
+    /// them, it keeps its former schemes.
+    fn set_schemes(
+        &mut self,
+        now: Nanos,
+        schemes: &[Scheme],
+        in_force: Vec<Scheme>,
+        force: Force,
+    ) -> anyhow::Result<()>;
+
+    /// Returns whether the kdamond restarted, with its schemes held, since the last call.
+    fn take_begun_anew(&mut self) -> bool;
+
+    /// Checks that this kernel accepts these schemes, without applying them. The error lists all that it lacks.
+    fn require(&mut self, schemes: &[Scheme]) -> anyhow::Result<()>;
+
+    /// Turns the kdamond off, so that the next schemes start a new one.
+    fn begin_anew(&mut self);
+
+    /// Returns the kernel's counters of each scheme since the start.
+    fn totals(&self) -> &[KernelStats];
+
+    /// Returns the kdamond's process id, as last known.
+    fn pid(&self) -> Option<u32>;
+
+    /// Returns the part of the kdamond's CPU time that watching took.
+    fn watching_cpu(&self) -> Nanos;
+
+    /// Returns the part of the kdamond's CPU time that acting took.
+    fn acting_cpu(&self) -> Nanos;
 }

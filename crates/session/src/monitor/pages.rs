@@ -38,7 +38,7 @@ pub(crate) struct Pages {
     /// Scans of processes that are recorded by frame, if they are acted on.
     unrecorded: Option<Vec<Item>>,
     /// Set if all processes are scanned, however many: scans may take at most [`MACHINE_SHARE`].
-    is_machine: bool,
+    pub(crate) is_machine: bool,
 }
 
 impl Pages {
@@ -60,12 +60,6 @@ impl Pages {
             unrecorded: None,
             is_machine: false,
         }
-    }
-
-    /// Scans all processes of the machine.
-    pub(crate) fn of_machine(mut self) -> Self {
-        self.is_machine = true;
-        self
     }
 
     /// Records memory by frame; with `is_acted_on`, scans of processes are kept for acting.
@@ -277,7 +271,7 @@ impl Monitor for Pages {
 
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         let is_told = self.by_frame.is_none();
-        is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
+        is_told.then_some((&mut self.probe, &self.targets, target))
     }
 
     fn status(&self, cpu: CpuLedger) -> MonitorStatus {
@@ -293,10 +287,7 @@ impl Monitor for Pages {
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
-        self.targets
-            .ids()
-            .filter_map(|id| Some((id, self.probe.process(id)?)))
-            .collect()
+        self.targets.processes(&self.probe)
     }
 
     fn summary(&self, _cpu: CpuLedger) -> Option<String> {

@@ -5,7 +5,6 @@ use isotherm_engine::drive::{RegionLoop, TargetSource};
 use isotherm_engine::{AccessProbe, AddressRange, Attributes, CpuLedger, Nanos, TargetId};
 use isotherm_linux::host;
 use isotherm_linux::probe::{MapFacts, PhysicalProbe, ProbeError};
-use isotherm_linux::process::Process;
 use isotherm_record::Item;
 
 use super::by_frame::{MEMORY, start_of_memory};
@@ -128,10 +127,6 @@ impl Monitor for Physical {
             nr_unknown: self.monitor.nr_unknown(),
             intervals: self.monitor.intervals(),
         }
-    }
-
-    fn live(&self) -> Vec<(TargetId, &Process)> {
-        Vec::new()
     }
 
     fn summary(&self, _cpu: CpuLedger) -> Option<String> {

@@ -8,7 +8,6 @@ use std::convert::Infallible;
 
 use isotherm_engine::drive::{RegionLoop, TargetSource};
 use isotherm_engine::{AddressRange, Attributes, CpuLedger, Nanos, PAGE_SIZE, TargetId};
-use isotherm_linux::process::Process;
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec,
@@ -30,11 +29,9 @@ pub(crate) struct Simulated {
     machine: SimMachine,
     target: TargetId,
     probe: ProbeState,
-    /// Real time of the first step.
     started: Option<Nanos>,
 }
 
-/// Target source with a single process.
 struct Program(TargetId);
 
 impl TargetSource<SimProbe<'_>> for Program {
@@ -85,9 +82,8 @@ impl Simulated {
         items.push(Item::TargetStart(TargetStart {
             time,
             target,
-            pid: 0,
             name: "simulated".to_owned(),
-            context: None,
+            ..TargetStart::default()
         }));
         let mapping = Mapping {
             range: MEMORY,
@@ -98,8 +94,8 @@ impl Simulated {
         items.push(Item::Mappings(MappingChange {
             time,
             target,
-            removed: Vec::new(),
             added: vec![mapping],
+            ..MappingChange::default()
         }));
         let text = "simulated: no real process was watched".to_owned();
         items.push(Item::Note { time, text });
@@ -149,10 +145,6 @@ impl Monitor for Simulated {
             nr_unknown: self.monitor.nr_unknown(),
             intervals: self.monitor.intervals(),
         }
-    }
-
-    fn live(&self) -> Vec<(TargetId, &Process)> {
-        Vec::new()
     }
 
     fn simulated_usage(&self, now: Nanos) -> Option<UsageSample> {

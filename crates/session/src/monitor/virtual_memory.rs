@@ -12,13 +12,12 @@ use super::{CacheView, MachineView, Monitor, MonitorStatus, NextStep, TargetTabl
 use crate::targets::TargetSet;
 
 pub(crate) struct VirtualMemory {
-    probe: PageTableProbe,
-    targets: TargetSet,
-    monitor: MonitorLoop,
-    /// View of the machine's memory, if it is watched.
-    machine: Option<MachineView>,
+    pub(crate) probe: PageTableProbe,
+    pub(crate) targets: TargetSet,
+    pub(crate) monitor: MonitorLoop,
+    pub(crate) machine: Option<MachineView>,
     /// Snapshots of processes that are recorded by frame, if they are acted on.
-    unrecorded: Option<Vec<Item>>,
+    pub(crate) unrecorded: Option<Vec<Item>>,
 }
 
 /// Targets, with the items of their starts and ends.
@@ -72,24 +71,9 @@ impl TargetSource<PageTableProbe> for Followed<'_> {
 }
 
 impl VirtualMemory {
-    pub(crate) fn new(
-        probe: PageTableProbe,
-        targets: TargetSet,
-        monitor: MonitorLoop,
-        machine: Option<MachineView>,
-        is_acted_on: bool,
-    ) -> Self {
-        Self {
-            probe,
-            targets,
-            monitor,
-            machine,
-            unrecorded: is_acted_on.then(Vec::new),
-        }
-    }
-
     fn is_by_frame(&self) -> bool {
-        self.machine.as_ref().is_some_and(MachineView::is_by_frame)
+        let machine = self.machine.as_ref();
+        machine.is_some_and(|machine| machine.by_frame.is_some())
     }
 }
 
@@ -150,11 +134,11 @@ impl Monitor for VirtualMemory {
     fn target_tables(&mut self, target: TargetId) -> Option<TargetTables<'_>> {
         // Records by frame hold no virtual addresses of processes.
         let is_told = !self.is_by_frame();
-        is_told.then(|| TargetTables::new(&mut self.probe, &self.targets, target))
+        is_told.then_some((&mut self.probe, &self.targets, target))
     }
 
     fn page_cache(&mut self, _context: usize) -> Option<&mut CacheView> {
-        self.machine.as_mut()?.page_cache()
+        self.machine.as_mut()?.page_cache.as_mut()
     }
 
     fn status(&self, cpu: CpuLedger) -> MonitorStatus {
@@ -166,9 +150,6 @@ impl Monitor for VirtualMemory {
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {
-        self.targets
-            .ids()
-            .filter_map(|id| Some((id, self.probe.process(id)?)))
-            .collect()
+        self.targets.processes(&self.probe)
     }
 }

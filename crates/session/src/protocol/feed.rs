@@ -123,7 +123,6 @@ impl Feed {
     }
 }
 
-/// Live targets and their mappings.
 #[derive(Debug, Default)]
 struct Roster {
     targets: BTreeMap<TargetId, Present>,
@@ -225,26 +224,19 @@ mod tests {
         })
     }
 
-    fn mapping(from: u64, to: u64, name: &str) -> Mapping {
-        Mapping {
-            range: AddressRange::new(from << 12, to << 12),
-            permissions: "rw-p".to_owned(),
-            name: name.to_owned(),
-            unreclaimable: None,
-        }
-    }
-
     fn change(target: u32, removed: &[(u64, u64)], added: &[(u64, u64, &str)]) -> Item {
-        let removed = removed.iter();
+        let range = |from: &u64, to: &u64| AddressRange::new(from << 12, to << 12);
+        let removed = removed.iter().map(|(from, to)| range(from, to));
+        let added = added.iter().map(|(from, to, name)| Mapping {
+            range: range(from, to),
+            permissions: "rw-p".to_owned(),
+            name: (*name).to_owned(),
+            unreclaimable: None,
+        });
         Item::Mappings(MappingChange {
             target: TargetId(target),
-            removed: removed
-                .map(|(from, to)| AddressRange::new(from << 12, to << 12))
-                .collect(),
-            added: added
-                .iter()
-                .map(|(a, b, name)| mapping(*a, *b, name))
-                .collect(),
+            removed: removed.collect(),
+            added: added.collect(),
             ..MappingChange::default()
         })
     }
@@ -255,13 +247,10 @@ mod tests {
             start: Nanos::from_millis(at),
             end: Nanos::from_millis(at + 100),
             nr_samples: 20,
-            regions: vec![RegionSnapshot {
-                range: AddressRange::new(0x1000, 0x5000),
-                nr_accesses: Some(3.0),
-                age: 1,
-                age_ns: Nanos::from_millis(100),
-                memory: None,
-            }],
+            regions: vec![RegionSnapshot::new(
+                AddressRange::new(0x1000, 0x5000),
+                Some(3.0),
+            )],
             ..Snapshot::default()
         })
     }

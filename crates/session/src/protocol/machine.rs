@@ -18,7 +18,6 @@ pub(super) struct Machine {
     page_cache: CacheSample,
 }
 
-/// Owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner<'a> {
     /// Memory that a single process of this control group maps.
@@ -56,18 +55,15 @@ impl Machine {
         self.samples.insert(context, sample);
     }
 
-    /// Removes the sample of a context without targets.
     pub(super) fn forget_context(&mut self, context: String) {
         self.samples.remove(&Some(context));
     }
 
-    /// Sample of the whole machine.
     fn whole(&self) -> Option<&MachineSample> {
         let mut samples = self.samples.values();
         samples.find(|sample| !sample.is_of_targets())
     }
 
-    /// Removes a target that has ended: its memory is free.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.groups.remove(&target);
         for sample in self.samples.values_mut() {
@@ -194,9 +190,9 @@ mod tests {
         }
     }
 
-    fn reported(machine: &Machine) -> Vec<(String, u64)> {
+    fn reported(machine: &Machine) -> Vec<(&str, u64)> {
         let sums = machine.by_owner().into_iter();
-        sums.map(|((owner, _), ages)| (owner.name().to_owned(), ages.total()))
+        sums.map(|((owner, _), ages)| (owner.name(), ages.total()))
             .collect()
     }
 
@@ -208,16 +204,10 @@ mod tests {
         later.groups.clear();
         machine.take(later);
         let wanted = [("/0", 1), ("/1", 2), ("unknown", 3), ("several", 1000)];
-        assert_eq!(
-            reported(&machine),
-            wanted.map(|(name, n)| (name.to_owned(), n))
-        );
+        assert_eq!(reported(&machine), wanted);
         machine.forget(TargetId(1));
         let wanted = [("/0", 1), ("unknown", 3), ("several", 1000)];
-        assert_eq!(
-            reported(&machine),
-            wanted.map(|(name, n)| (name.to_owned(), n))
-        );
+        assert_eq!(reported(&machine), wanted);
     }
 
     #[test]
@@ -246,9 +236,9 @@ mod tests {
         machine.take(first);
         machine.take(sample(1));
         let reported: Vec<_> = { machine.page_cache_by_owner().into_iter() }
-            .map(|(owner, ages)| (owner.name().to_owned(), ages.total()))
+            .map(|(owner, ages)| (owner.name(), ages.total()))
             .collect();
-        assert_eq!(reported, [("/0".to_owned(), 6), ("unknown".to_owned(), 7)]);
+        assert_eq!(reported, [("/0", 6), ("unknown", 7)]);
     }
 
     #[test]
@@ -257,8 +247,8 @@ mod tests {
         machine.take(sample(150));
         let reported = reported(&machine);
         assert_eq!(reported.len(), GROUPS_MAX + 2);
-        assert!(reported.contains(&("/149".to_owned(), 150)));
-        assert!(reported.contains(&("others".to_owned(), (1..=50).sum())));
+        assert!(reported.contains(&("/149", 150)));
+        assert!(reported.contains(&("others", (1..=50).sum())));
         let all: u64 = reported.iter().map(|(_, bytes)| bytes).sum();
         assert_eq!(all, (1..=150).sum::<u64>() + 1000);
     }

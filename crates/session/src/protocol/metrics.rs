@@ -3,7 +3,6 @@
 //! Names are `isotherm_*` with the unit, counters end in `_total`. To keep the number of series bounded, processes are
 //! listed one by one only up to [`TARGETS_MAX`]; sums are over all of them.
 
-mod huge;
 mod page;
 mod pods;
 
@@ -14,6 +13,7 @@ use isotherm_engine::{Cost, Nanos};
 use isotherm_linux::pods::Pod;
 use isotherm_policy::BoundBy;
 use isotherm_policy::scheme::SchemeStatus;
+use isotherm_record::HugeMemory;
 use prometheus_client::metrics::MetricType;
 
 use page::{Page, Value};
@@ -148,9 +148,8 @@ impl Metrics<'_> {
 
     fn memory(&self, page: &mut Page) {
         let total = self.live.total();
-        let name = "isotherm_accessed_bytes";
         page.family(
-            name,
+            "isotherm_accessed_bytes",
             MetricType::Gauge,
             "Watched memory by access rate in the last interval: the share of checks that found it \
              accessed, as `over-upto`; 0 is idle memory.",
@@ -216,15 +215,13 @@ impl Metrics<'_> {
         add(page, MetricType::Gauge, &metrics, &listed);
     }
 
-    /// Adds the machine's mapped memory by control group and age.
     fn groups(&self, page: &mut Page) {
         let sums = self.live.machine.by_owner();
         if sums.is_empty() {
             return;
         }
-        let name = "isotherm_machine_mapped_bytes";
         page.family(
-            name,
+            "isotherm_machine_mapped_bytes",
             MetricType::Gauge,
             "With --all: memory that processes map, each page once, by control group (or `several`, \
              `others`, `unknown`), class and age: the time since its last access as `from-to`.",
@@ -242,7 +239,6 @@ impl Metrics<'_> {
         }
     }
 
-    /// Adds the unmapped page cache by control group and age.
     fn page_cache(&self, page: &mut Page) {
         let sums = self.live.machine.page_cache_by_owner();
         if sums.is_empty() {
@@ -262,15 +258,13 @@ impl Metrics<'_> {
         }
     }
 
-    /// Adds the kernel's counts of each node's memory.
     fn nodes(&self, page: &mut Page) {
         let nodes = self.live.machine.nodes();
         if nodes.is_empty() {
             return;
         }
-        let name = "isotherm_machine_node_bytes";
         page.family(
-            name,
+            "isotherm_machine_node_bytes",
             MetricType::Gauge,
             "With --all: a node's memory by what the kernel uses it for. Mapped files and shared memory \
              are part of `files` and `shared`.",
@@ -309,11 +303,35 @@ impl Metrics<'_> {
         schemes
     }
 
+    fn huge_pages(&self, page: &mut Page) {
+        let all = self.live.machine.huge();
+        if all.is_empty() {
+            return;
+        }
+        let listed = all.into_iter().take(TARGETS_MAX).filter_map(|huge| {
+            let target = self.live.targets.get(&huge.target.0)?;
+            Some((labels_of(target), huge))
+        });
+        let metrics: [Metric<HugeMemory>; 2] = [
+            (
+                "isotherm_target_huge_bytes",
+                "With --all: private anonymous memory of a target that is in huge pages.",
+                |huge| Some(huge.bytes.into()),
+            ),
+            (
+                "isotherm_target_huge_waste_bytes",
+                "With --all: what of it was never written, by what of it was read so far.",
+                |huge| huge.estimate().map(Value::from),
+            ),
+        ];
+        let listed: Vec<_> = listed.collect();
+        add(page, MetricType::Gauge, &metrics, &listed);
+    }
+
     /// Adds moves between nodes: by schemes, and by the kernel.
     fn moves(&self, page: &mut Page) {
-        let name = "isotherm_scheme_moved_bytes";
         page.family(
-            name,
+            "isotherm_scheme_moved_bytes",
             MetricType::Counter,
             "Bytes that a scheme moved from one node to another.",
         );
@@ -329,9 +347,8 @@ impl Metrics<'_> {
         if migrations.is_empty() {
             return;
         }
-        let name = "isotherm_kernel_migrated_pages";
         page.family(
-            name,
+            "isotherm_kernel_migrated_pages",
             MetricType::Counter,
             "The kernel's own counters of migration since boot, by its names; of node `all` for the machine. \
              None of promotion and demotion counts what Isotherm moves.",
@@ -369,9 +386,8 @@ impl Metrics<'_> {
             ),
         ];
         add(page, MetricType::Counter, &sums, &schemes);
-        let name = "isotherm_scheme_refused_bytes";
         page.family(
-            name,
+            "isotherm_scheme_refused_bytes",
             MetricType::Counter,
             "Bytes that were not acted on, by reason.",
         );
@@ -398,7 +414,6 @@ impl Metrics<'_> {
         add(page, MetricType::Gauge, &present, &schemes);
     }
 
-    /// Adds pause and guard of each context.
     fn contexts(&self, page: &mut Page) {
         let gauges: [Metric<ContextStatus<'_>>; 6] = [
             ("isotherm_paused", "Whether acting is paused.", |context| {
@@ -450,7 +465,6 @@ impl Metrics<'_> {
         add(page, MetricType::Counter, &counters, &contexts);
     }
 
-    /// Adds the limit that binds the schemes of each context.
     fn bounds(&self, page: &mut Page) {
         page.family(
             "isotherm_bound_by",

@@ -17,9 +17,9 @@ pub struct PodPolicies {
     /// Name of the node in the cluster.
     node: String,
     /// Time of the last answer, nanoseconds since 1970; `null` before the first: no pod is acted on until then.
-    answered_at: Option<Nanos>,
+    pub(super) answered_at: Option<Nanos>,
     /// Error of the last request; the policies of the last answer stay valid.
-    error: Option<String>,
+    pub(super) error: Option<String>,
     /// Number of pods of each policy.
     nr_pods: BTreeMap<PodPolicyName, u64>,
     /// Pods with another policy than `report`, the first 1,000 by uid.
@@ -65,17 +65,14 @@ impl PodPolicyName {
     }
 }
 
-/// A pod in a status.
 #[derive(Clone, Debug, Serialize)]
 struct ToldPod {
     namespace: String,
     pod: String,
     uid: String,
     policy: PodPolicyName,
-    /// Minimum idle time of its memory, if its annotations set one.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_age: Option<Nanos>,
-    /// Error in its annotations.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -179,14 +176,6 @@ impl PodPolicies {
         Some((&pod.namespace, &pod.name))
     }
 
-    pub(super) fn answered_at(&self) -> Option<Nanos> {
-        self.answered_at
-    }
-
-    pub(super) fn has_error(&self) -> bool {
-        self.error.is_some()
-    }
-
     pub(super) fn nr_pods(&self, policy: PodPolicyName) -> u64 {
         self.nr_pods.get(&policy).copied().unwrap_or(0)
     }
@@ -218,7 +207,7 @@ mod tests {
             "{notes:?}"
         );
         assert_eq!(known.take(Nanos(2), refused()), Vec::<String>::new());
-        assert!(known.permits().is_empty() && known.answered_at().is_none());
+        assert!(known.permits().is_empty() && known.answered_at.is_none());
         let both = || Ok(pods(&[("a", "reclaim"), ("b", "Reclaim"), ("c", "report")]));
         let notes = known.take(Nanos(3), both());
         assert!(notes.len() == 2 && notes[1].contains("shop/b"), "{notes:?}");
@@ -231,7 +220,7 @@ mod tests {
             "{notes:?}"
         );
         assert_eq!(known.permits(), wanted);
-        assert_eq!(known.answered_at(), Some(Nanos(4)));
+        assert_eq!(known.answered_at, Some(Nanos(4)));
         assert_eq!(known.policy_of("b"), PodPolicyName::Invalid);
         assert_eq!(known.policy_of("d"), PodPolicyName::Unknown);
         assert_eq!(known.nr_pods(PodPolicyName::Report), 1);

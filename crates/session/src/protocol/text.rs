@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::acting::bound_words;
 
-/// Limit of the targets in a list.
 const TARGETS_SHOWN: usize = 20;
 
 /// Returns a status as lines for people; a missing value reads `?`.
@@ -258,7 +257,6 @@ fn pod_lines(policy: &Value) -> Vec<String> {
     lines
 }
 
-/// Describes the kernel's own promotions and demotions, where the kernel counts them.
 fn kernel_line(counters: &Value) -> Option<String> {
     let counters = counters.as_object()?;
     let pages = counters

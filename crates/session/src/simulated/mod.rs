@@ -76,7 +76,7 @@ impl SimulatedSession {
     /// Advances to the next event and appends its items. Returns whether there are more.
     pub fn step(&mut self, items: &mut Vec<Item>) -> bool {
         let goes_on = self.simulation.step(&mut self.events);
-        self.summary.look(&self.simulation);
+        self.summary.all.look(&self.simulation);
         for event in self.events.drain(..) {
             self.summary.take(&event, &self.simulation);
             items.extend(items::items(&self.names, &event, &self.simulation));

@@ -190,7 +190,6 @@ const PROCESSES_MAX: usize = 100_000;
 #[serde(deny_unknown_fields)]
 struct ProcessFile {
     name: Option<String>,
-    /// Number of identical processes.
     #[serde(default, deserialize_with = "some_number")]
     count: Option<usize>,
     start: Option<Time>,

@@ -26,12 +26,10 @@ use crate::messages::refusal_words;
 pub(crate) struct Summary {
     seconds: u64,
     used_byte_seconds: f64,
-    /// Memory of all processes together.
-    all: Occupancy,
+    /// Memory of all processes together; it looks at the simulation after each step.
+    pub(super) all: Occupancy,
     processes: Vec<Usage>,
-    /// Longest minimum age of the schemes.
     idle_for: Nanos,
-    /// Results by context and scheme.
     schemes: BTreeMap<(usize, usize), SchemeReport>,
 }
 
@@ -44,7 +42,6 @@ struct Usage {
 }
 
 impl Usage {
-    /// Adds a second with these resident and swapped bytes.
     fn add(&mut self, rss: u64, swapped: u64) {
         self.seconds += 1;
         self.rss += rss as f64;
@@ -73,11 +70,6 @@ impl Summary {
             idle_for,
             ..Self::default()
         }
-    }
-
-    /// Accounts for the time since the last call; call it after each step.
-    pub(crate) fn look(&mut self, simulation: &Simulation) {
-        self.all.look(simulation);
     }
 
     pub(crate) fn take(&mut self, event: &Event, simulation: &Simulation) {
@@ -291,7 +283,6 @@ struct ProcessReport {
 /// A cause of losses: the key, the name for people, and the seconds.
 type Cause = (&'static str, &'static str, fn(&Losses) -> f64);
 
-/// Reported causes of losses.
 const CAUSES: [Cause; 7] = [
     ("refaults", "refaults", |losses| losses.refaults),
     ("first_faults", "first faults", |losses| losses.first_faults),

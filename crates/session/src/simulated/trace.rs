@@ -43,7 +43,6 @@ const NOT_MEASURED: &str = "what paging out costs was not measured with it (ther
     recorded it), so costs are those of another machine and other content; `isotherm calibrate` measures, and --costs \
     takes what it measured";
 
-/// Limit of the replayed processes of a trace.
 const PROCESSES_MAX: usize = 64;
 
 /// Reads a record of page scans.
@@ -151,7 +150,6 @@ impl Replay {
     }
 }
 
-/// Contents of a record.
 #[derive(Default)]
 struct Seen {
     targets: BTreeMap<TargetId, Traced>,
@@ -159,7 +157,6 @@ struct Seen {
     /// CPU time of the recorder, by the time of its sample.
     recorder: BTreeMap<Nanos, Nanos>,
     calibration: Option<CalibrationSample>,
-    /// Process ids of processes that have not ended.
     live: BTreeMap<TargetId, u32>,
 }
 

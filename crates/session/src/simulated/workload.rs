@@ -17,7 +17,6 @@ use isotherm_engine::units::{parse_bytes, parse_share};
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Shape {
-    /// Equal rates everywhere.
     #[default]
     Uniform,
     /// From start to end again and again; each page has the same rate.

@@ -9,17 +9,14 @@
 
 use isotherm_engine::Nanos;
 
-/// Cost of counting one fault.
 const FAULT_NS: f64 = 40.0;
 /// Limit of saved tokens: a quarter of a million faults, a gigabyte of small pages.
 const SAVED_NS_MAX: f64 = 10e6;
 /// Tokens that are needed to resume counting.
 const RESUME_NS: f64 = 1e6;
 
-/// Decides whether faults are counted.
 #[derive(Debug)]
 pub(super) struct Counting {
-    /// Share of one CPU.
     share: f64,
     saved_ns: f64,
     at: Nanos,
@@ -28,8 +25,7 @@ pub(super) struct Counting {
     faults_a_second: f64,
     /// Time at which counting was last paused.
     off_since: Nanos,
-    /// Total time without counting.
-    off: Nanos,
+    pub(super) off: Nanos,
 }
 
 impl Counting {
@@ -72,10 +68,6 @@ impl Counting {
     pub(super) fn missed(&self, now: Nanos) -> u64 {
         let seconds = now.since(self.off_since).0 as f64 / 1e9;
         (self.faults_a_second * seconds) as u64
-    }
-
-    pub(super) fn off(&self) -> Nanos {
-        self.off
     }
 }
 
@@ -127,6 +119,6 @@ mod tests {
         let (is_on, missed, second) = resumed.expect("it goes on");
         assert!(is_on);
         assert_eq!(missed, 600_000 * (second - 1));
-        assert_eq!(counting.off(), Nanos::from_millis((second - 1) * 1000));
+        assert_eq!(counting.off, Nanos::from_millis((second - 1) * 1000));
     }
 }

@@ -20,8 +20,9 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_linux::probe::BlockContents;
 use isotherm_record::huge::READS_MAX;
 use isotherm_record::{HugePageRead, HugePagesSample, Item, TargetHugePages};
+use isotherm_sim::statistics::scramble;
 
-use crate::monitor::{Monitor, scramble};
+use crate::monitor::Monitor;
 
 /// Shortest interval between two listings of huge pages.
 const LISTING: Nanos = Nanos::from_millis(1_000);
@@ -39,22 +40,19 @@ const WRITTEN_LATER: Nanos = Nanos::from_millis(60_000);
 /// Limit of the CPU time that reading takes when recording ends.
 const LAST_MAX: Nanos = Nanos::from_millis(250);
 
-/// Reads huge pages and reports them.
+#[derive(Default)]
 pub(super) struct HugePages {
-    /// Share of one CPU.
     share: f64,
     saved_ns: f64,
     at: Nanos,
     next_listing: Nanos,
-    cpu: Nanos,
+    pub(super) cpu: Nanos,
     targets: BTreeMap<TargetId, OfTarget>,
-    /// Huge pages that are read next.
     turn: VecDeque<(TargetId, u64)>,
     /// Pending reports of targets that have ended.
     ended: Vec<TargetHugePages>,
 }
 
-/// The huge pages of a target.
 #[derive(Default)]
 struct OfTarget {
     /// Address space of the blocks.
@@ -82,31 +80,18 @@ impl HugePages {
             saved_ns: SAVED_NS_MAX,
             at: now,
             next_listing: now,
-            cpu: Nanos(0),
-            targets: BTreeMap::new(),
-            turn: VecDeque::new(),
-            ended: Vec::new(),
+            ..Self::default()
         }
     }
 
-    pub(super) fn cpu(&self) -> Nanos {
-        self.cpu
-    }
-
     /// Lists huge pages and reads some, within the available tokens.
-    pub(super) fn step(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-        items: &mut Vec<Item>,
-    ) {
+    pub(super) fn step(&mut self, now: Nanos, monitor: &mut dyn Monitor, items: &mut Vec<Item>) {
         let earned = self.share * now.since(self.at).0 as f64;
         self.at = now;
         self.saved_ns = (self.saved_ns + earned).min(SAVED_NS_MAX);
         let before = process_cpu();
         if now >= self.next_listing {
-            self.list(now, live, monitor);
+            self.list(now, monitor);
             let took = process_cpu().since(before).0 as f64;
             let wait = Nanos((took / (self.share * LISTING_SHARE).max(1e-9)) as u64);
             self.next_listing = now + wait.max(LISTING);
@@ -125,39 +110,32 @@ impl HugePages {
     }
 
     /// Reads huge pages for a moment when recording ends, and reports all that is pending.
-    pub(super) fn last(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-    ) -> Option<Item> {
+    pub(super) fn last(&mut self, now: Nanos, monitor: &mut dyn Monitor) -> Option<Item> {
         let before = process_cpu();
-        self.list(now, live, monitor);
+        self.list(now, monitor);
         while process_cpu().since(before) < LAST_MAX && self.read_some(now, monitor) {}
         self.cpu = self.cpu + process_cpu().since(before);
         self.tell(now)
     }
 
-    /// Lists the blocks that are huge pages, and selects those that are read next.
-    fn list(&mut self, now: Nanos, live: &[(TargetId, u32)], monitor: &mut dyn Monitor) {
-        let alive: BTreeSet<TargetId> = live.iter().map(|(id, _)| *id).collect();
+    fn list(&mut self, now: Nanos, monitor: &mut dyn Monitor) {
+        let alive: BTreeSet<TargetId> = monitor.live().into_iter().map(|(id, _)| id).collect();
         let ended = self.targets.extract_if(.., |id, _| !alive.contains(id));
         let last_words = ended.filter_map(|(id, mut of_target)| of_target.tell(id, READS_MAX));
         self.ended.extend(last_words);
-        for (id, _) in live {
-            let Some(mut tables) = monitor.target_tables(*id) else {
+        for id in alive {
+            let Some((probe, targets, own)) = monitor.target_tables(id) else {
                 continue;
             };
             // The target has ended, or the kernel lacked a resource: the next listing tries again.
-            if let Ok(Some(found)) = tables.huge_pages() {
-                let of_target = self.targets.entry(*id).or_default();
-                of_target.update(tables.space(), &found);
+            if let Ok(Some(found)) = probe.huge_pages(own, &targets.anonymous(own)) {
+                let of_target = self.targets.entry(id).or_default();
+                of_target.update(probe.address_space(own), &found);
             }
         }
         self.choose(now);
     }
 
-    /// Selects the huge pages that are read next.
     fn choose(&mut self, now: Nanos) {
         let all = self.targets.iter().flat_map(|(id, of_target)| {
             let blocks = of_target.blocks.iter();
@@ -186,20 +164,19 @@ impl HugePages {
             let id = of_target[0].0;
             let blocks: Vec<u64> = of_target.iter().map(|(_, block)| *block).collect();
             let known = self.targets.get_mut(&id);
-            let Some((known, mut tables)) = known.zip(monitor.target_tables(id)) else {
+            let Some((known, (probe, _, own))) = known.zip(monitor.target_tables(id)) else {
                 continue;
             };
-            if known.space != tables.space() {
+            if known.space != probe.address_space(own) {
                 // The process runs another program: the next listing finds its blocks.
                 continue;
             }
             // If the target has ended or the kernel lacks a resource, the result stays as it was.
-            let _ = tables.contents(&blocks, |contents| known.take(now, &contents));
+            let _ = probe.contents(own, &blocks, |contents| known.take(now, &contents));
         }
         nr > 0
     }
 
-    /// Reports all changes since the last call.
     fn tell(&mut self, now: Nanos) -> Option<Item> {
         // Changes beyond the limit are reported in the next call.
         let mut room = READS_MAX;
@@ -235,7 +212,6 @@ impl OfTarget {
         self.gone.extend(reported.map(|(block, _)| block));
     }
 
-    /// Stores the contents of one huge page.
     fn take(&mut self, now: Nanos, contents: &BlockContents) {
         let Some(known) = self.blocks.get_mut(&contents.block) else {
             return;

@@ -16,10 +16,12 @@ mod counting;
 mod huge;
 mod moved;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::Hash;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use indexmap::IndexSet;
 use isotherm_config::{SessionSpec, StacksSpec, TargetSpec};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::clock::{Clock, process_cpu};
@@ -65,7 +67,6 @@ const HUGE_PAGES_SHARE: f64 = 0.2;
 const WAIT: Nanos = Nanos::from_millis(3000);
 const WAITING_MAX: usize = 4096;
 
-/// Samples faults and turns them into items.
 pub(crate) struct Stacks {
     sampler: FaultSampler,
     unwinder: Unwinder,
@@ -76,11 +77,11 @@ pub(crate) struct Stacks {
     budget: StacksSpec,
     rate: f64,
     period: u64,
-    /// CPU time of this process that stacks have taken.
     cpu: Nanos,
     /// Sum of [`SAMPLE_BESIDE`] over all samples.
     beside: Nanos,
-    next_drain: Nanos,
+    /// Time at which faults are collected next.
+    pub(crate) next_drain: Nanos,
     adapted: Adapted,
     /// Time of the last adaptation of the period, and the totals at that time.
     counted: (Nanos, SamplerTotals),
@@ -100,6 +101,7 @@ struct Adapted {
 }
 
 /// A target whose faults are sampled.
+#[derive(Default)]
 struct Sampled {
     id: TargetId,
     /// Number of the address space: the kernel's, and the record's.
@@ -113,9 +115,9 @@ struct Sampled {
 struct Tables {
     /// Modules written so far; the unwinder and the record number them alike.
     nr_modules: usize,
-    frames: HashMap<StackFrame, u32>,
-    stacks: HashMap<StackNode, StackId>,
-    threads: HashMap<String, u32>,
+    frames: IndexSet<StackFrame>,
+    stacks: IndexSet<StackNode>,
+    threads: IndexSet<String>,
     /// Unnamed frames of code that was generated at run time, by process, each with its address.
     unnamed: BTreeMap<u32, Vec<(u32, u64)>>,
     new: StackSamples,
@@ -123,9 +125,6 @@ struct Tables {
 
 impl Stacks {
     /// Starts sampling if `spec` asks for it; call it before any process is started.
-    ///
-    /// # Errors
-    /// Fails if the kernel or the privileges of this process do not allow it.
     pub(crate) fn start(spec: &SessionSpec, clock: Clock) -> Result<Option<Self>, FaultError> {
         let Some(budget) = spec.stacks else {
             return Ok(None);
@@ -172,56 +171,42 @@ impl Stacks {
         (HUGE_PAGES_SETTING.to_owned(), how.to_owned())
     }
 
-    /// File descriptor that becomes readable when the buffer must be emptied before [`Stacks::next`].
+    /// File descriptor that becomes readable when the buffer must be emptied before `next_drain`.
     pub(crate) fn wakes(&self) -> BorrowedFd<'_> {
         self.sampler.wakes()
     }
 
-    /// Time at which faults are collected next.
-    pub(crate) fn next(&self) -> Nanos {
-        self.next_drain
-    }
-
-    /// Collects the sampled faults, and reads some huge pages through `monitor`; `live` are the targets.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses to sample a target or to change the rate, or if the buffer cannot be read.
+    /// Collects the sampled faults of the targets of `monitor`, and reads some of their huge pages.
     pub(crate) fn step(
         &mut self,
         now: Nanos,
-        live: &[(TargetId, u32)],
         monitor: &mut dyn Monitor,
         items: &mut Vec<Item>,
     ) -> Result<(), FaultError> {
         self.next_drain = now + DRAIN;
         let before = process_cpu();
-        self.follow(live)?;
+        let live = monitor.live().into_iter();
+        let live: Vec<(TargetId, u32)> = live.map(|(id, process)| (id, process.pid())).collect();
+        self.follow(&live)?;
         items.extend(self.collect(now)?);
-        self.forget(now, live, items);
+        self.forget(now, &live, items);
         self.set_period(now);
         self.cpu = self.cpu + process_cpu().since(before);
         if now.since(self.adapted.at) >= ADAPT {
             items.extend(self.jit_symbols(now));
             self.adapt(now)?;
         }
-        self.huge.step(now, live, monitor, items);
+        self.huge.step(now, monitor, items);
         Ok(())
     }
 
-    /// CPU time of this process that stacks and huge pages have taken.
     pub(crate) fn cpu(&self) -> Nanos {
-        self.cpu + self.huge.cpu()
+        self.cpu + self.huge.cpu
     }
 
     /// Reads huge pages once more when recording ends, and resolves the names of frames.
-    pub(crate) fn finish(
-        &mut self,
-        now: Nanos,
-        live: &[(TargetId, u32)],
-        monitor: &mut dyn Monitor,
-        items: &mut Vec<Item>,
-    ) {
-        items.extend(self.huge.last(now, live, monitor));
+    pub(crate) fn finish(&mut self, now: Nanos, monitor: &mut dyn Monitor, items: &mut Vec<Item>) {
+        items.extend(self.huge.last(now, monitor));
         self.symbols(now, items);
     }
 
@@ -231,12 +216,10 @@ impl Stacks {
         items.extend(self.jit_symbols(now));
         let modules = self.unwinder.modules();
         let mut by_module: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
-        for (frame, number) in &self.tables.frames {
+        for (number, frame) in (0..).zip(&self.tables.frames) {
             if let StackFrame::File { module, offset } = frame {
-                by_module
-                    .entry(*module)
-                    .or_default()
-                    .push((*number, *offset));
+                let frames = by_module.entry(*module).or_default();
+                frames.push((number, *offset));
             }
         }
         let symbolizer = Symbolizer::by_symbols();
@@ -273,13 +256,7 @@ impl Stacks {
                     if !self.sampler.add(*pid)? {
                         self.tables.new.begun_before.push(*id);
                     }
-                    let sampled = Sampled {
-                        id: *id,
-                        space: 0,
-                        space_number: 0,
-                        places: Places::default(),
-                    };
-                    self.targets.insert(*pid, sampled);
+                    self.targets.entry(*pid).or_default().id = *id;
                 }
             }
         }
@@ -354,7 +331,7 @@ impl Stacks {
             time: now,
             period: self.period,
             nr_lost: self.sampler.totals().nr_lost,
-            not_counted: self.counting.off(),
+            not_counted: self.counting.off,
             ..new
         })))
     }
@@ -409,7 +386,7 @@ impl Stacks {
                 self.missed = self.counting.missed(now);
             }
         }
-        if faults == 0 && self.counting.off() > Nanos(0) {
+        if faults == 0 && self.counting.off > Nanos(0) {
             // The rate of faults may be as high as before the pause.
             return;
         }
@@ -469,7 +446,7 @@ impl Tables {
                 CodePlace::Unnamed(address) => {
                     let address = *address;
                     let frame = StackFrame::Unnamed { target, address };
-                    if !self.frames.contains_key(&frame) && self.frames.len() < FRAMES_MAX {
+                    if !self.frames.contains(&frame) && self.frames.len() < FRAMES_MAX {
                         let unnamed = self.unnamed.entry(pid).or_default();
                         unnamed.push((self.frames.len() as u32, address));
                     }
@@ -486,41 +463,17 @@ impl Tables {
     }
 
     fn node(&mut self, caller: StackId, frame: StackFrame) -> Option<StackId> {
-        let frame = match self.frames.get(&frame) {
-            Some(number) => *number,
-            None if self.frames.len() >= FRAMES_MAX => return None,
-            None => {
-                let number = self.frames.len() as u32;
-                self.new.frames.push(frame.clone());
-                self.frames.insert(frame, number);
-                number
-            }
-        };
+        let frame = number_of(&mut self.frames, &mut self.new.frames, frame, FRAMES_MAX)?;
         let node = StackNode { caller, frame };
-        if let Some(id) = self.stacks.get(&node) {
-            return Some(*id);
-        }
-        if self.stacks.len() >= STACKS_MAX {
-            return None;
-        }
-        let id = StackId(self.stacks.len() as u32 + 1);
-        self.stacks.insert(node, id);
-        self.new.stacks.push(node);
-        Some(id)
+        let number = number_of(&mut self.stacks, &mut self.new.stacks, node, STACKS_MAX)?;
+        // Number 0 is `NO_STACK`.
+        Some(StackId(number + 1))
     }
 
     /// Returns the number of a thread's name, or 0, the first thread's, if the table is full.
     fn thread(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.threads.get(name) {
-            return *number;
-        }
-        if self.threads.len() >= THREADS_MAX {
-            return 0;
-        }
-        let number = self.threads.len() as u32;
-        self.threads.insert(name.to_owned(), number);
-        self.new.threads.push(name.to_owned());
-        number
+        let name = name.to_owned();
+        number_of(&mut self.threads, &mut self.new.threads, name, THREADS_MAX).unwrap_or(0)
     }
 
     /// Adds the modules that the unwinder has found since the last call.
@@ -536,4 +489,21 @@ impl Tables {
         }
         self.nr_modules = all;
     }
+}
+
+/// Returns the number of `value` in a table of at most `max` values; a new value is added to `new` as well.
+fn number_of<T: Clone + Eq + Hash>(
+    known: &mut IndexSet<T>,
+    new: &mut Vec<T>,
+    value: T,
+    max: usize,
+) -> Option<u32> {
+    if let Some(number) = known.get_index_of(&value) {
+        return Some(number as u32);
+    }
+    if known.len() >= max {
+        return None;
+    }
+    new.push(value.clone());
+    Some(known.insert_full(value).0 as u32)
 }

@@ -22,20 +22,16 @@ use isotherm_linux::faults::AnonymousMapping;
 const PLACES_MAX: usize = 16 << 10;
 const PLACES_OF_ONE_MAX: usize = 256;
 
-/// Memory that has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) from: AddressRange,
-    /// First address after the move.
     pub(super) to: u64,
     /// Time at which the memory was last seen in its former place.
     pub(super) until: Nanos,
 }
 
-/// Last known places of a target's memory.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Places by anon_vma.
     by_memory: HashMap<u64, Vec<Place>>,
     len: usize,
 }

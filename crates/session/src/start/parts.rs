@@ -8,12 +8,11 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ProcessSpec, TargetSpec, ThpPolicy};
 use isotherm_engine::AddressRange;
-use isotherm_linux::{node, process, thp};
+use isotherm_linux::{cgroup, node, process, thp};
 
 use crate::monitor::Monitor;
 use crate::targets::Wanted;
 
-/// Parts of a session at its start.
 pub(crate) struct Started {
     pub(crate) monitor: Box<dyn Monitor>,
     /// Process of the command, if the session starts one.
@@ -32,6 +31,14 @@ pub(crate) fn ram(node: Option<u32>, limits: &[AddressRange]) -> anyhow::Result<
         }
     }
     Ok(ranges)
+}
+
+/// Returns the directory of the control group that is watched, if it is one.
+pub(crate) fn group_of(targets: &TargetSpec) -> anyhow::Result<Option<PathBuf>> {
+    Ok(match targets {
+        TargetSpec::Cgroup(path) => Some(cgroup::find(path)?),
+        _ => None,
+    })
 }
 
 /// Returns the processes to watch; starts the command if there is one.

@@ -24,10 +24,8 @@ const PART: f64 = 0.2;
 /// Budget that is there at the start, in seconds: a few dozen processes are admitted at once.
 const SAVED_S: f64 = 10.0;
 
-/// A queue of processes, admitted within a CPU budget.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// Share of one CPU.
     share: f64,
     began: Option<Nanos>,
     spent: Nanos,
@@ -64,7 +62,6 @@ impl Admission {
         self.waiting.pop_front()
     }
 
-    /// Calls `add`, and charges its CPU time.
     pub(super) fn charge<T>(&mut self, add: impl FnOnce() -> T) -> T {
         let before = process_cpu();
         let result = add();

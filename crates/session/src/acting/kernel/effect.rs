@@ -19,16 +19,13 @@ use crate::session::Session;
 /// to swap.
 const TARGETS_MAX: usize = 64;
 
-/// Memory that was paged out since the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Paged {
-    /// Bytes that went out of memory.
     pub(super) out: u64,
     /// The targets' parts, as far as they are known.
     pub(super) by_target: BTreeMap<TargetId, u64>,
 }
 
-/// State at the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
     /// Resident and swapped bytes.
@@ -45,7 +42,7 @@ impl Effect {
     /// the kernel has `claimed` to have acted on.
     pub(super) fn look(&mut self, session: &Session, context: usize, claimed: u64) -> Paged {
         let live = session.live().into_iter();
-        let ours = live.filter(|(id, _)| session.context_of(*id) == context);
+        let ours = live.filter(|(id, _)| session.monitor.context_of(*id) == context);
         let ours = ours.take(TARGETS_MAX);
         let usage = ours.filter_map(|(id, process)| {
             let usage = process.usage().ok()?;
@@ -91,24 +88,22 @@ mod tests {
     fn what_went_is_by_swap_resident_memory_and_what_was_written() {
         let mut effect = Effect::default();
         let mib = |n: u64| n << 20;
-        let mut look = |rss: u64, swap: u64, written_mib: u64, most: u64| {
-            let usage = [(TargetId(0), (mib(rss), mib(swap)))].into();
-            let written = Some(mib(written_mib) / PAGE_SIZE);
-            effect.compare(usage, written, mib(most)).out >> 20
-        };
-        assert_eq!(
-            look(100, 0, 0, 1000),
-            0,
-            "nothing is known before the first look"
-        );
-        assert_eq!(look(90, 10, 10, 1000), 10);
-        assert_eq!(look(85, 10, 10, 1000), 5, "pages of files are not swapped");
-        assert_eq!(look(85, 10, 17, 1000), 7, "it came back");
-        assert_eq!(look(85, 10, 17, 0), 0);
-        assert_eq!(look(85, 10, 17, 0), 0, "what was claimed is forgotten");
-        assert_eq!(look(45, 50, 57, 30), 30, "others page out, too");
-        assert_eq!(look(45, 50, 57, 4), 4, "it is claimed a second later");
-        assert_eq!(look(45, 50, 57, 0), 0);
-        assert_eq!(look(95, 0, 57, 30), 0);
+        let mut check =
+            |rss: u64, swap: u64, written_mib: u64, most: u64, wanted: u64, why: &str| {
+                let usage = [(TargetId(0), (mib(rss), mib(swap)))].into();
+                let written = Some(mib(written_mib) / PAGE_SIZE);
+                let out = effect.compare(usage, written, mib(most)).out;
+                assert_eq!(out, mib(wanted), "{why}: {rss} {swap} {written_mib} {most}");
+            };
+        check(100, 0, 0, 1000, 0, "nothing is known before the first look");
+        check(90, 10, 10, 1000, 10, "all of it was swapped");
+        check(85, 10, 10, 1000, 5, "pages of files are not swapped");
+        check(85, 10, 17, 1000, 7, "it came back");
+        check(85, 10, 17, 0, 0, "nothing happened");
+        check(85, 10, 17, 0, 0, "what was claimed is forgotten");
+        check(45, 50, 57, 30, 30, "others page out, too");
+        check(45, 50, 57, 4, 4, "it is claimed a second later");
+        check(45, 50, 57, 0, 0, "nothing is claimed");
+        check(95, 0, 57, 30, 0, "it came back");
     }
 }

@@ -19,7 +19,6 @@ pub(super) enum Grant {
     Some(Limits),
 }
 
-/// The limits of a grant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Limits {
     /// Bytes a second; `None`: any.

@@ -16,7 +16,6 @@ pub struct BoundTime {
     pub seconds: f64,
 }
 
-/// A sum of times.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BoundTimes {
     last: Option<(Nanos, BoundBy)>,
@@ -24,7 +23,6 @@ pub(crate) struct BoundTimes {
 }
 
 impl BoundTimes {
-    /// Notes that `by` binds from `now` on.
     pub(crate) fn note(&mut self, now: Nanos, by: BoundBy) {
         if let Some((since, last)) = self.last.replace((now, by)) {
             let time = self.times.entry(last).or_default();
@@ -66,7 +64,6 @@ pub(super) fn text(times: &[BoundTime]) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the limit in words.
 pub(crate) const fn words(by: BoundBy) -> &'static str {
     match by {
         BoundBy::Paused => "paused",

@@ -24,13 +24,11 @@ const LISTED_MIN: usize = 64;
 /// Files with dropped pages that are checked for refaults at once.
 const LOOKED_FOR: usize = 16;
 
-/// Request for one region.
 struct Wanted<'a> {
     operation: &'a Operation,
     /// Control group of each filter that names one.
     groups: &'a [Option<u64>],
     region: CachedRegion,
-    /// Part of the region.
     part: AddressRange,
     backoff: u64,
 }
@@ -94,7 +92,7 @@ impl CacheView {
             refuse(outcome, Refusal::NotPresent);
             return Ok(());
         };
-        let file = match openable(&facts).and_then(|()| self.open(&facts)) {
+        let file = match self.open(&facts) {
             Ok(file) => file,
             Err(why) => {
                 refuse(outcome, why);
@@ -113,7 +111,11 @@ impl CacheView {
         self.drop_pages(now, &file, &facts, &chosen, outcome)
     }
 
-    fn open(&mut self, facts: &FileFacts) -> Result<File, Refusal> {
+    /// Opens a regular file: tables of a file system are not dropped.
+    fn open(&self, facts: &FileFacts) -> Result<File, Refusal> {
+        if !matches!(facts.kind(), CacheFileKind::File) {
+            return Err(Refusal::Unsupported);
+        }
         file::open(facts, &self.mounts).map_err(|why| match why {
             Unopenable::Deleted | Unopenable::Remote | Unopenable::NotAFile => Refusal::Unsupported,
             Unopenable::NoName => Refusal::Denied,
@@ -290,16 +292,6 @@ fn id(facts: &FileFacts) -> FileId {
 
 fn bytes_of(folios: &[CachedFolio]) -> u64 {
     folios.iter().map(CachedFolio::nr_pages).sum::<u64>() * PAGE_SIZE
-}
-
-/// Accepts regular files only: tables of a file system are not dropped.
-fn openable(facts: &FileFacts) -> Result<(), Refusal> {
-    match facts.kind() {
-        CacheFileKind::File => Ok(()),
-        CacheFileKind::Deleted | CacheFileKind::BlockDevice | CacheFileKind::Other => {
-            Err(Refusal::Unsupported)
-        }
-    }
 }
 
 /// Returns the reason if a folio cannot be dropped in its present state.

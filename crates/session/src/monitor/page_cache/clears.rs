@@ -10,7 +10,6 @@ const CHOSEN_FROM: usize = 1 << 16;
 /// Number of folios that are cleared at once, which takes some milliseconds.
 const AT_ONCE: usize = 256;
 
-/// Clears of a round.
 #[derive(Default)]
 pub(super) struct Clears {
     cost: ClearCost,
@@ -24,7 +23,6 @@ pub(super) struct Clears {
 }
 
 impl Clears {
-    /// Begins a round with this budget for clears.
     pub(super) fn begin(&mut self, budget: Nanos) {
         self.rest = budget;
     }
@@ -34,12 +32,10 @@ impl Clears {
         self.marked.push(folio);
     }
 
-    /// Whether a selection is due within a round.
     pub(super) fn is_full(&self) -> bool {
         self.marked.len() >= CHOSEN_FROM
     }
 
-    /// Whether there is a folio to clear.
     pub(super) fn is_waiting(&self) -> bool {
         !self.planned.is_empty()
     }

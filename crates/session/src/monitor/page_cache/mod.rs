@@ -47,7 +47,6 @@ const UNKNOWN_MUCH: f64 = 0.1;
 /// Limit of the largest files that are listed.
 const FILES_TOLD: usize = 50;
 
-/// Scans of the page cache.
 pub(crate) struct CacheView {
     memmap: Memmap,
     clearer: Clearer,
@@ -59,15 +58,15 @@ pub(crate) struct CacheView {
     round: Round,
     next_round: Nanos,
     clears: Clears,
-    /// Cost of the last scan of all frames.
     scan_cost: Nanos,
     /// Files that could not be opened, with the round of the attempt.
     refused: BTreeMap<u64, u32>,
     groups: BTreeMap<u64, String>,
     group_numbers: GroupNumbers,
-    reported: Option<CacheSample>,
+    /// Sums of the last round, until they are taken.
+    pub(super) reported: Option<CacheSample>,
     /// Bytes that the last round found, and those of unknown age.
-    bytes: u64,
+    pub(crate) bytes: u64,
     unknown_bytes: u64,
     /// Set once schemes ask for snapshots.
     is_acted_on: bool,
@@ -78,11 +77,9 @@ pub(crate) struct CacheView {
     returned: ReturnedFiles,
     /// File regions, by start, without pages that are old enough, and the time until which that holds.
     waiting: BTreeMap<(u64, u64), Nanos>,
-    /// Facts of files with dropped pages.
     dropped: BTreeMap<FileId, FileFacts>,
 }
 
-/// A round in progress.
 #[derive(Default)]
 struct Round {
     began: Nanos,
@@ -96,7 +93,6 @@ struct Round {
 }
 
 impl CacheView {
-    /// Makes a view that has not scanned yet.
     pub(crate) fn new(now: Nanos) -> Result<Self, MemmapError> {
         let clearer = Clearer::new().map_err(|source| MemmapError::System {
             what: "open /proc/self/clear_refs for writing",
@@ -181,11 +177,6 @@ impl CacheView {
         Ok(())
     }
 
-    /// Takes the sums of the last round.
-    pub(crate) fn take_sample(&mut self) -> Option<CacheSample> {
-        self.reported.take()
-    }
-
     /// Enters the ages of unmapped page cache into `frames`, by address.
     pub(crate) fn tell_frames(&self, nodes: &[(u32, Range<u64>)], frames: &mut FrameMap) {
         self.ages.each_frame(|frame, age| {
@@ -193,11 +184,6 @@ impl CacheView {
                 frames.add_unmapped(MappedClass::File, frame, age);
             }
         });
-    }
-
-    /// Bytes of page cache that the last round found.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Whether more ages than usual are unknown: they are known two rounds after the first clears.
@@ -396,7 +382,6 @@ impl CacheView {
     }
 }
 
-/// Returns the number of a folio's unmapped pages.
 fn unmapped_pages(folio: &CachedFolio, mapped: &FrameMap) -> u32 {
     let pages = folio.nr_pages() as u32;
     if pages == 1 {

@@ -11,13 +11,11 @@ use prometheus_client::registry::Registry;
 /// Counters have no exemplars.
 const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
-/// A page of metric families.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     families: Vec<Family>,
 }
 
-/// One metric with its series.
 #[derive(Debug)]
 struct Family {
     name: &'static str,
@@ -27,7 +25,6 @@ struct Family {
 }
 
 impl Family {
-    /// Writes a value of a counter or of a gauge.
     fn encode(&self, series: &mut MetricEncoder<'_>, value: Value) -> fmt::Result {
         let is_counter = matches!(self.kind, MetricType::Counter);
         match value {
@@ -94,7 +91,6 @@ impl Page {
         self.sample(&[], value);
     }
 
-    /// Returns the text exposition.
     pub(super) fn text(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));

@@ -11,7 +11,6 @@ use super::page::Page;
 use super::{Metrics, label};
 
 impl Metrics<'_> {
-    /// Adds the pods of the listed control groups.
     pub(super) fn pods(&self, page: &mut Page) {
         if self.pods.is_empty() {
             return;
@@ -46,7 +45,6 @@ impl Metrics<'_> {
             .collect()
     }
 
-    /// Adds the policies of pods, where the API server is asked for them.
     pub(super) fn pod_policies(&self, page: &mut Page) {
         let Some(policies) = &self.live.pods else {
             return;
@@ -87,9 +85,9 @@ impl Metrics<'_> {
             "isotherm_pod_policy_up",
             MetricType::Gauge,
             "Whether the last request for this node's pods succeeded. If not, the former answer holds.",
-            policies.answered_at().is_some() && !policies.has_error(),
+            policies.answered_at.is_some() && policies.error.is_none(),
         );
-        if let Some(at) = policies.answered_at() {
+        if let Some(at) = policies.answered_at {
             page.single(
                 "isotherm_pod_policy_age_seconds",
                 MetricType::Gauge,

@@ -42,7 +42,6 @@ pub(super) fn of_others(seen: &Seen, cpus: u32, start: Nanos) -> Vec<(Nanos, f64
     intervals.collect()
 }
 
-/// Interval between two samples.
 #[derive(Clone, Copy)]
 struct Interval<'a> {
     before: &'a UsageSample,
