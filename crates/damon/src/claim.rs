@@ -22,7 +22,6 @@ use crate::note::{Note, NotePlace, UNKNOWN_PID};
 use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, skeleton, values};
 
-/// Upper bound of the tree's depth.
 const DEPTH_MAX: usize = 16;
 
 /// The tree while this process owns it.
@@ -403,7 +402,6 @@ impl<T: Tree> Claim<T> {
         Ok(())
     }
 
-    /// Returns the number of kdamonds.
     pub(crate) fn nr_kdamonds(&self) -> Result<usize, DamonError> {
         let nr: u64 = self.number(&TreePath::kdamonds().join("nr_kdamonds"))?;
         Ok(nr as usize)
@@ -426,7 +424,6 @@ impl<T: Tree> Claim<T> {
         Ok((pid > 0).then_some(pid))
     }
 
-    /// Sends a command to a kdamond.
     pub(crate) fn command(&mut self, at: usize, word: &str) -> Result<(), DamonError> {
         self.write(&TreePath::kdamond(at).join("state"), word)
     }

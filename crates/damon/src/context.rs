@@ -57,10 +57,8 @@ pub struct DamonTarget {
 /// A context: the targets of one kdamond, its monitoring attributes and its schemes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DamonContext {
-    /// Operations set.
     pub operations: Operations,
     pub targets: Vec<DamonTarget>,
-    /// Monitoring intervals.
     pub intervals: Intervals,
     /// Goal that tunes the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
@@ -68,7 +66,6 @@ pub struct DamonContext {
     pub nr_regions: Bounds<u32>,
     /// Whether it neither monitors nor acts.
     pub is_paused: bool,
-    /// Schemes that it applies.
     pub schemes: Vec<Scheme>,
 }
 

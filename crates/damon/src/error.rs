@@ -11,17 +11,14 @@ use crate::tree::TreePath;
 /// Error of a request to the kernel's DAMON.
 #[derive(Debug, Error)]
 pub enum DamonError {
-    /// The kernel has no DAMON with sysfs.
     #[error(
         "this kernel has no DAMON that can be driven ({} is not there): it needs CONFIG_DAMON_SYSFS, Linux 5.18 or \
          later. `--world linux`, the default, needs no DAMON",
         root.display()
     )]
     Absent { root: PathBuf },
-    /// A file could not be read.
     #[error("cannot read {path} of DAMON's tree: {source}{}", hint(source))]
     Read { path: TreePath, source: io::Error },
-    /// A file could not be set.
     #[error(
         "cannot write '{value}' to {path} of DAMON's tree: {source}{}",
         hint(source)
@@ -31,26 +28,20 @@ pub enum DamonError {
         value: String,
         source: io::Error,
     },
-    /// A file that should hold a number holds another text.
     #[error("{path} of DAMON's tree says '{found}', where a number was to be")]
     NotANumber { path: TreePath, found: String },
-    /// Another user drives DAMON.
     #[error(
         "kernel DAMON is in use: {by}. It is left alone; end that first, or watch without it (`--world linux`)"
     )]
     InUse { by: String },
-    /// The request needs features that this kernel lacks.
     #[error("this kernel's DAMON lacks what is asked for: {}", list(.0))]
     Lacks(Vec<Lack>),
-    /// The kernel did not start a kdamond.
     #[error("kernel DAMON does not start ({source}): {why}")]
     Refused { source: io::Error, why: String },
-    /// Another program changed the tree while it was claimed.
     #[error(
         "another program has changed DAMON's tree meanwhile ({what}); it is left as it is. `isotherm doctor` shows it"
     )]
     Changed { what: String },
-    /// The note of the former tree could not be kept.
     #[error("cannot keep a note of DAMON's tree in {}: {source}", path.display())]
     Note { path: PathBuf, source: io::Error },
 }

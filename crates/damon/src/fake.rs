@@ -63,7 +63,6 @@ struct State {
     regions: Vec<FakeRegion>,
     /// Number of configurations that took effect.
     nr_commits: u32,
-    /// Number of writes.
     nr_writes: u64,
     /// Number of the write from which on all fail.
     fails_at: Option<u64>,

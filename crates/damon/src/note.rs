@@ -17,7 +17,6 @@ const LOCK: &str = "kernel-damon.lock";
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Content of the note.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
     /// The kernel's `boot_id`: a tree does not survive a boot.

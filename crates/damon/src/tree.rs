@@ -92,20 +92,15 @@ fn is_component(text: &str) -> bool {
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TreeEntry {
-    /// Name of the entry.
     pub name: String,
-    /// Kind of the entry.
     pub kind: EntryKind,
 }
 
 /// Kind of an entry in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
-    /// A directory.
     Directory,
-    /// A read-only file.
     ReadOnly,
-    /// A writable file.
     Writable,
 }
 

@@ -17,7 +17,6 @@ use crate::tree::{Tree, TreePath};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub path: TreePath,
-    /// Value to write.
     pub value: String,
     /// Part of the configuration that asks for it, in the configuration's words.
     pub asked_by: String,

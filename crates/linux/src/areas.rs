@@ -11,7 +11,6 @@ use isotherm_policy::Unreclaimable;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedArea {
     pub range: AddressRange,
-    /// Permitted accesses.
     pub permissions: Permissions,
     /// File path, `[heap]`, ...; empty for anonymous memory.
     pub name: Arc<str>,

@@ -21,17 +21,10 @@ const NUMBERS_LAST: Duration = Duration::from_secs(1);
 /// Reason why a control group cannot be followed.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// The group was not found at any of these paths.
     #[error(
         "no control group {wanted}: looked for {tried}; see /proc/PID/cgroup for the names of a process's groups"
     )]
-    NotFound {
-        /// Name of the group as given by the user.
-        wanted: String,
-        /// Paths that were tried.
-        tried: String,
-    },
-    /// The mounts cannot be read.
+    NotFound { wanted: String, tried: String },
     #[error("cannot read /proc/self/mounts to find the control groups: {0}")]
     Mounts(#[source] io::Error),
 }

@@ -130,7 +130,6 @@ pub fn explain(source: ProbeError) -> NoProbe {
 /// Reason why page tables cannot be read here.
 #[derive(Debug, Error)]
 pub enum NoProbe {
-    /// A known requirement is missing.
     #[error("page tables cannot be read here: {what}; `isotherm doctor` has the details")]
     Lacking {
         what: String,
@@ -241,7 +240,6 @@ fn btf() -> Check {
     }
 }
 
-/// Name of the check of capabilities.
 const CAPABILITIES: &str = "capabilities";
 
 /// Whether this process is in a user namespace of its own: its capabilities count only there.

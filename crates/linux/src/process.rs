@@ -35,17 +35,12 @@ const MPOL_MF_MOVE: i32 = 1 << 1;
 /// Reason why a process cannot be watched.
 #[derive(Debug, Error)]
 pub enum ProcessError {
-    /// The process does not exist.
     #[error("process {pid} does not exist; did it end already?")]
     NoSuchProcess { pid: u32 },
-    /// The kernel refused an operation.
     #[error("cannot {what} of process {pid}: {source}")]
     Refused {
-        /// The operation that failed.
         what: &'static str,
-        /// The process id.
         pid: u32,
-        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -387,7 +382,6 @@ pub fn ancestors() -> Vec<u32> {
     parents.take_while(|pid| *pid > 1).collect()
 }
 
-/// Returns the parent of process `pid`.
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text::value(&status, "PPid:")?.parse().ok()

@@ -16,24 +16,13 @@ const SYSTEM: &str = "/run/isotherm";
 /// Reason why there is no directory for notes and locks.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// The directory could not be made or read.
     #[error("cannot make {}: {source}; run as root, or set XDG_RUNTIME_DIR", path.display())]
-    Cannot {
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// Another user could write in the directory.
+    Cannot { path: PathBuf, source: io::Error },
     #[error(
         "{} is not safe: {what}. Whoever can write there could block or mislead isotherm; remove it, and it is made anew",
         path.display()
     )]
-    Unsafe {
-        path: PathBuf,
-        /// The problem with the directory.
-        what: String,
-    },
-    /// This user has no suitable directory.
+    Unsafe { path: PathBuf, what: String },
     #[error(
         "no place for locks and notes: {SYSTEM} is root's, and XDG_RUNTIME_DIR is not set; run as root"
     )]

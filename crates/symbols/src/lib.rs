@@ -256,7 +256,6 @@ fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
     Ok(found.map(|id| digits(&id)))
 }
 
-/// Formats bytes as hexadecimal digits.
 fn digits(bytes: &[u8]) -> String {
     let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
@@ -275,7 +274,6 @@ fn require_file(path: &Path) -> Result<(), SymbolError> {
     is_file.then_some(()).ok_or_else(error)
 }
 
-/// Returns a path of an open file.
 fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

@@ -59,7 +59,6 @@ impl Block {
         }
     }
 
-    /// Returns the address range of the block.
     pub(super) fn range(&self) -> AddressRange {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }

@@ -58,7 +58,6 @@ pub use physical::PhysicalActuator;
 
 /// Maximum bytes of one batch. It bounds the time for which a target's mmap lock is held and a stop request waits.
 pub(crate) const BATCH_BYTES: u64 = 64 << 20;
-/// Maximum number of operations in one batch.
 const BATCH_OPERATIONS: usize = 1024;
 
 /// Time after which a target's mappings are read again: the batches of one step share one read. The kernel refuses

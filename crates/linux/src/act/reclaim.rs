@@ -14,7 +14,6 @@ use crate::process::{PAGEOUT_CALL_BYTES, call_length};
 use crate::swap;
 
 impl ProcessActuator {
-    /// Pages out the wanted pages.
     pub(super) fn page_out(
         &mut self,
         target: TargetId,

@@ -36,7 +36,6 @@ const HANDLE_XFS_INODE64: i32 = 0x81;
 /// Reason why a cached file is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unopenable {
-    /// The file was deleted: it has no name.
     Deleted,
     /// The file is on a network file system, or on one in user space: opening it might wait for another machine or
     /// program.

@@ -109,21 +109,13 @@ struct GroupWords {
 /// Reason why page cache cannot be found from the kernel's frame descriptors.
 #[derive(Debug, Error)]
 pub enum MemmapError {
-    /// The BPF program could not be loaded.
     #[error("cannot load the BPF program that reads the memory map: {cause}")]
-    Load {
-        /// Message of libbpf or the verifier.
-        cause: String,
-    },
-    /// A system call failed.
+    Load { cause: String },
     #[error("cannot {what}: {source}")]
     System {
-        /// The operation that failed.
         what: &'static str,
-        /// The kernel's error.
         source: io::Error,
     },
-    /// The pages yielded different addresses of the descriptors.
     #[error(
         "cannot find where the kernel describes memory: pages of our own are at {found:x?}; the kernel may have no virtually contiguous memory map"
     )]
@@ -140,7 +132,6 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> MemmapError {
 /// Facts that the kernel holds about a file in its page cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Inode number.
     pub inode: u64,
     /// Generation, which distinguishes the inode from former ones with its number.
     pub generation: u32,
@@ -150,7 +141,6 @@ pub struct FileFacts {
     pub own_device: u64,
     /// Type of the file system, as in statfs(2).
     pub magic: u64,
-    /// Size in bytes.
     pub size: u64,
     /// Number of names; 0 for a deleted file.
     pub nr_links: u32,

@@ -67,7 +67,6 @@ impl Toucher {
     }
 }
 
-/// Creates a file in memory, without a name.
 pub(crate) fn file_in_memory() -> io::Result<File> {
     Ok(memfd_create("isotherm", MemfdFlags::CLOEXEC)?.into())
 }
@@ -86,7 +85,6 @@ impl Window {
         Ok(Self(mapping))
     }
 
-    /// Returns the addresses of the window.
     pub(crate) fn range(&self) -> AddressRange {
         self.0.range()
     }

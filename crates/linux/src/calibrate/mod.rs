@@ -45,25 +45,18 @@ const TARGET: TargetId = TargetId(0);
 /// Reason why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// The subject could not be started.
     #[error("cannot start the program that costs are measured on")]
     Subject(#[source] std::io::Error),
-    /// The subject gave an unexpected answer.
     #[error("the program that costs are measured on said `{0}`")]
     Answer(String),
-    /// The page tables of the subject could not be read.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// The kernel could not be advised about the subject's memory.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The content is not made of whole pages.
     #[error("there is no content to measure with: {0} bytes are not a page")]
     Content(usize),
-    /// The page map of the process to copy cannot be read.
     #[error("cannot see which memory of process {0} is there (/proc/{0}/pagemap)")]
     Unseen(u32),
-    /// No page of the process could be copied.
     #[error("no page of process {0} could be copied; is it still running, and may you trace it?")]
     NotCopied(u32),
 }

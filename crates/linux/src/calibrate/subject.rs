@@ -30,7 +30,6 @@ const WORKED_PAGES: usize = 256;
 /// The stride has no factor in common with the number of pages, so each is touched once.
 const STRIDE: usize = 7919;
 
-/// Handle of the running subject.
 #[derive(Debug)]
 pub(super) struct Subject {
     child: Child,
@@ -40,7 +39,6 @@ pub(super) struct Subject {
     pub(super) memory: AddressRange,
 }
 
-/// CPU time and units of work of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     pub(super) cpu_ns: f64,

@@ -54,54 +54,29 @@ const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 /// Reason why fragmentation cannot be measured, or memory cannot be compacted.
 #[derive(Debug, Error)]
 pub enum CompactionError {
-    /// A file could not be read.
     #[error("{0}; is /proc mounted?")]
     Unreadable(#[from] MemoryMapError),
-    /// A file does not have the expected format.
     #[error("{BUDDYINFO} is not as expected: {0}")]
     Malformed(#[from] ParseError),
-    /// No zone with memory is listed.
     #[error("/proc/zoneinfo is not as expected: it lists no zone with memory")]
     NoZones,
-    /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
-    NoNode {
-        /// The requested node.
-        node: u32,
-        /// The nodes with memory.
-        present: String,
-    },
-    /// The kernel was built without compaction.
+    NoNode { node: u32, present: String },
     #[error(
         "this kernel cannot compact memory on request: neither {per_node} nor {whole} is there; it needs a kernel with CONFIG_COMPACTION=y"
     )]
     Unsupported {
-        /// Path of the node's file.
         per_node: String,
-        /// Path of the file for all nodes.
         whole: &'static str,
     },
-    /// The user may not write the file.
     #[error(
         "cannot open {} to make the kernel compact: {source}; run as root, and not in a container where it is read-only", path.display()
     )]
-    Denied {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The process that compacts could not be started or followed.
+    Denied { path: PathBuf, source: io::Error },
     #[error("cannot start a process to compact in: {0}")]
     NoProcess(io::Error),
-    /// The kernel refused to compact.
     #[error("the kernel refused to compact by {}: {source}", path.display())]
-    Refused {
-        /// The file that was written to.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Refused { path: PathBuf, source: io::Error },
 }
 
 /// Reads nodes, zones and their free memory. Keep it: zones do not change meanwhile, and their sizes take longer to

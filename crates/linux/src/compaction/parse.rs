@@ -17,16 +17,13 @@ const MAX_ORDERS: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {why}")]
 pub struct ParseError {
-    /// Line number, from 1.
     pub line: usize,
-    /// Reason of the error.
     pub why: &'static str,
 }
 
 /// A line of `/proc/buddyinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuddyZone {
-    /// Node of the zone.
     pub node: u32,
     /// Name of the zone: `DMA32`, `Normal`...
     pub name: String,

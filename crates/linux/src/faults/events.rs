@@ -34,25 +34,20 @@ const MAJOR_PERIOD: u64 = 1;
 /// Reason why faults cannot be sampled.
 #[derive(Debug, Error)]
 pub enum FaultError {
-    /// The BPF program could not be loaded.
     #[error("cannot load the program that takes stacks of page faults: {0}")]
     Load(String),
-    /// The kernel does not allow processes to be watched.
     #[error("page faults are not seen here: {0}")]
     Watch(#[source] WalkerError),
-    /// The kernel refused to count faults for us.
     #[error(
         "cannot count page faults (perf_event_open, CPU {cpu}): {source}; it needs CAP_PERFMON (or root), and \
          in a container a seccomp profile that lets perf_event_open pass"
     )]
     Event { cpu: u32, source: io::Error },
-    /// Process ids here are not those of the initial pid namespace.
     #[error(
         "stacks of page faults go by the kernel's process ids, and this is a container with its own; run it in \
          the host's (Kubernetes: hostPID: true, Docker: --pid=host)"
     )]
     PidNamespace,
-    /// The program could not be attached, or a map could not be used.
     #[error("cannot {what} for samples of page faults: {source}")]
     Bpf {
         what: &'static str,
@@ -79,7 +74,6 @@ pub struct SampledTargets {
 /// `range.start` plus `origin` (copy_vma in the kernel's mm/vma.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnonymousMapping {
-    /// Addresses of the mapping.
     pub range: AddressRange,
     /// Start address of the mapping when it was created.
     pub origin: u64,
@@ -92,17 +86,12 @@ pub struct AnonymousMapping {
 pub struct Fault {
     /// Time of the fault by CLOCK_MONOTONIC.
     pub monotonic: Nanos,
-    /// Process id of the faulting process.
     pub pid: u32,
-    /// The thread's name.
     pub thread: String,
-    /// The faulting address.
     pub address: u64,
     /// The address space, as a number; exec changes it.
     pub space: u64,
-    /// Instruction pointer.
     pub ip: u64,
-    /// Stack pointer.
     pub sp: u64,
     /// Frame pointer, if the program keeps one.
     pub bp: u64,

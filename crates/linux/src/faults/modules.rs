@@ -44,7 +44,6 @@ pub(super) struct CodeArea {
     pub(super) module: Option<ModuleId>,
 }
 
-/// Facts about a file.
 #[derive(Debug, Default)]
 struct Known {
     name: ModuleName,

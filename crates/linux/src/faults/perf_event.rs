@@ -19,7 +19,6 @@ const IOC_DISABLE: libc::Ioctl = 0x2401;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FD_CLOEXEC: libc::c_ulong = 8;
 
-/// Kind of page fault that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
     /// Minor faults, which waited for nothing: first touches, and pages that were in memory already.
@@ -65,7 +64,6 @@ pub(super) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     checked(done).map(drop)
 }
 
-/// Turns counting on or off.
 pub(super) fn set_counting(event: &OwnedFd, counts: bool) -> io::Result<()> {
     let what = if counts { IOC_ENABLE } else { IOC_DISABLE };
     // SAFETY: these ioctls take a flag, here none.

@@ -95,7 +95,6 @@ fn of(areas: &[MappedArea]) -> Vec<Alias> {
 }
 
 impl Aliases {
-    /// Returns the aliases among `areas`.
     pub(super) fn of(areas: &[MappedArea]) -> Self {
         let mut aliases = of(areas);
         aliases.sort_unstable_by_key(|alias| alias.first.start);

@@ -3,7 +3,6 @@
 //! The bits are the processor's and the kernel's (Intel SDM vol. 3A, 4.5;
 //! arch/x86/include/asm/pgtable_types.h); a slot's words are those of `bpf/page_table.bpf.c`.
 
-/// Entries in a page table.
 pub(crate) const ENTRIES_PER_TABLE: usize = 512;
 
 pub(super) type RawTable = [u64; ENTRIES_PER_TABLE];
@@ -28,15 +27,12 @@ impl Leaf {
     pub(crate) fn is_present(self) -> bool {
         self.0 & Self::PRESENT != 0
     }
-    /// Whether the page's accessed bit is set.
     pub(crate) fn is_accessed(self) -> bool {
         self.0 & (Self::PRESENT | Self::ACCESSED) == Self::PRESENT | Self::ACCESSED
     }
-    /// Whether the page is part of a 2 MiB leaf.
     pub(crate) fn is_huge_2m(self) -> bool {
         self.0 & Self::HUGE_2M != 0
     }
-    /// Whether the page is part of a 1 GiB leaf.
     pub(crate) fn is_huge_1g(self) -> bool {
         self.0 & Self::HUGE_1G != 0
     }
@@ -48,11 +44,9 @@ impl Leaf {
     pub(super) fn is_zeros(self) -> bool {
         self.0 & Self::ZEROS != 0
     }
-    /// Whether the table could not be read.
     pub(crate) fn is_unreadable(self) -> bool {
         self.0 & (Self::UNREADABLE | Self::CHANGED) != 0
     }
-    /// Whether the entry is a swap entry.
     pub(crate) fn is_swapped(self) -> bool {
         self.0 & Self::SWAPPED != 0
     }
@@ -103,12 +97,10 @@ pub(crate) struct TableBitmaps {
     pub present: [u64; 8],
     /// Present pages whose accessed bit is set.
     pub accessed: [u64; 8],
-    /// Pages in swap.
     pub swapped: [u64; 8],
 }
 
 impl TableCopy<'_> {
-    /// Returns the table's bitmaps.
     pub(crate) fn bitmaps(&self) -> TableBitmaps {
         let mut bitmaps = TableBitmaps::default();
         for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {

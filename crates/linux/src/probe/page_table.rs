@@ -30,10 +30,8 @@ use crate::process::{Advised, Process, ProcessError};
 /// Reason why the probe as a whole cannot continue.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// Page tables cannot be read.
     #[error(transparent)]
     Walker(#[from] WalkerError),
-    /// A target cannot be opened or advised.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }

@@ -26,15 +26,10 @@ const TURNS: u32 = 16;
 /// Reason why a process's accesses cannot all be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondaryTables {
-    /// The process runs a virtual machine.
     Kvm,
-    /// The process has assigned a device to a guest or a driver in user space.
     Vfio,
-    /// Network cards access the process's memory (RDMA).
     Rdma,
-    /// A GPU or accelerator may share the process's memory.
     Gpu,
-    /// MMU notifiers are registered by an unknown driver.
     Notified,
 }
 

@@ -63,44 +63,26 @@ type RawRun = [u64; PAGES_PER_RUN];
 /// Reason why page tables cannot be read.
 #[derive(Debug, Error)]
 pub enum WalkerError {
-    /// The BPF program could not be loaded.
     #[error(
         "cannot load the BPF program that reads page tables: {cause}; `isotherm doctor` says what is missing"
     )]
-    Load {
-        /// Message of libbpf or the verifier.
-        cause: String,
-    },
-    /// A BPF system call failed later on.
+    Load { cause: String },
     #[error("cannot {what}: {source}")]
     Bpf {
-        /// The operation that failed.
         what: &'static str,
-        /// The kernel's error.
         source: io::Error,
     },
-    /// No candidate for the start of the direct map led to our own page.
     #[error(
         "cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU"
     )]
-    NoDirectMap {
-        /// Number of candidates tried.
-        tried: u64,
-    },
-    /// Our own pagemap hides frame numbers.
+    NoDirectMap { tried: u64 },
     #[error(
         "cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN"
     )]
-    NoFrameNumbers {
-        /// The reason.
-        cause: String,
-    },
+    NoFrameNumbers { cause: String },
     /// The process does not exist, or has no memory (a kernel thread, a zombie).
     #[error("process {pid} has no address space; is it still running?")]
-    NoAddressSpace {
-        /// The process id.
-        pid: u32,
-    },
+    NoAddressSpace { pid: u32 },
     /// The process exited or called exec since [`Walker::locate`], or the kernel was short of memory. Locating it again
     /// shows which.
     #[error("the process exited or became another program")]
@@ -128,7 +110,6 @@ pub(crate) enum TableLookup<'a> {
     Absent,
     /// A larger leaf (2 MiB or 1 GiB) in place of the table.
     Leaf(Leaf),
-    /// A copy of the table.
     Copy(TableCopy<'a>),
     /// The table was replaced while it was read, or could not be read; a retry may succeed.
     Changed,
@@ -215,7 +196,6 @@ impl Walker {
         &mut self.control.get_mut()[0]
     }
 
-    /// Returns the number of levels of this machine's page tables.
     pub(crate) fn levels(&self) -> u32 {
         self.cpu.levels
     }
@@ -227,7 +207,6 @@ impl Walker {
         (control.page_offset, control.frame_mask, control.top_shift)
     }
 
-    /// Whether process ids here are those of the initial pid namespace.
     pub(crate) fn sees_all_ids(&self) -> bool {
         self.sees_all_ids
     }
@@ -401,7 +380,6 @@ impl Walker {
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
     }
 
-    /// Runs the program that `which` selects.
     pub(super) fn run(&mut self, which: fn(&Self) -> &OwnedFd) -> Result<(), WalkerError> {
         match object::run(which(self).as_fd()) {
             Ok(()) if self.control().gone == 0 => Ok(()),
@@ -459,7 +437,6 @@ fn bpf(what: &'static str, source: io::Error) -> WalkerError {
     WalkerError::Bpf { what, source }
 }
 
-/// Tasks that an iterator visits.
 #[derive(Clone, Copy)]
 pub(super) enum TaskLimit {
     Thread(u32),

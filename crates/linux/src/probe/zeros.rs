@@ -21,7 +21,6 @@ const BLOCKS_PER_RUN: usize = 4;
 /// Content of a block's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockContents {
-    /// Address of the block.
     pub block: u64,
     /// Whether one 2 MiB leaf maps the block.
     pub is_huge: bool,

@@ -41,37 +41,24 @@ const CONTROL: &str = "/sys/class/zram-control";
 /// Reason why swap could not be set up or removed.
 #[derive(Debug, Error)]
 pub enum SwapError {
-    /// A step failed.
     #[error("cannot {what}: {source}")]
-    Step {
-        /// The step that failed.
-        what: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The note in the state directory cannot be written.
+    Step { what: String, source: io::Error },
     #[error(transparent)]
     State(#[from] StateError),
-    /// The kernel has no zram.
     #[error(
         "this kernel has no zram (/sys/block has no zram device, and `modprobe zram` did not bring one)"
     )]
     NoZram,
-    /// The user has no privilege for it.
     #[error("cannot set up or take away swap without CAP_SYS_ADMIN; run as root")]
     NotPermitted,
-    /// All devices are in use, and no more can be added.
     #[error("all zram devices are in use, and another could not be added: {0}")]
     NoFreeDevice(io::Error),
-    /// No swap to remove is noted.
     #[error("no swap was set up by isotherm here (none is noted in /run/isotherm/{NOTE})")]
     NotOurs,
-    /// The device is not noted as ours.
     #[error(
         "{0} was not set up by isotherm, or has been taken away already (it is not noted in /run/isotherm/{NOTE})"
     )]
     NotOurDevice(PathBuf),
-    /// The size is too small or too large.
     #[error("{0} bytes of swap: at least 1 MiB, at most 16 TiB is possible")]
     Size(u64),
 }

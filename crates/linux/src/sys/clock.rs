@@ -27,12 +27,10 @@ pub fn count_thread_alone() {
     IS_ALONE.set(true);
 }
 
-/// Returns the CPU time that this thread has used.
 pub(crate) fn thread_cpu() -> Nanos {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Returns the time by CLOCK_MONOTONIC.
 pub(crate) fn monotonic() -> Nanos {
     read(libc::CLOCK_MONOTONIC)
 }

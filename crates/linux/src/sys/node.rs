@@ -23,24 +23,15 @@ const CHUNK_PAGES: usize = 4096;
 /// Reason why physical memory cannot be described.
 #[derive(Debug, Error)]
 pub enum MemoryMapError {
-    /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Unreadable {
         path: &'static str,
-        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel hides the addresses.
     #[error("/proc/iomem shows no addresses; run as root")]
     Hidden,
-    /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
-    NoNode {
-        /// The requested node.
-        node: u32,
-        /// The nodes with memory.
-        present: String,
-    },
+    NoNode { node: u32, present: String },
 }
 
 /// Numbers of sampled pages on each node.
@@ -215,7 +206,6 @@ fn system_ram(iomem: &str) -> Vec<AddressRange> {
 /// A zone that has memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Node of the zone.
     pub node: u32,
     /// Name of the zone: `DMA`, `DMA32`, `Normal`, `Movable`, ...
     pub name: String,
