@@ -282,9 +282,6 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Turns a kdamond off, if it is on.
-    ///
-    /// # Errors
-    /// Fails if the tree refuses a write.
     pub fn turn_off(&mut self, at: usize) -> Result<(), DamonError> {
         if self.is_on(at)? {
             self.command(at, "off")?;
@@ -293,9 +290,6 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Writes another configuration, and a note of it: the next commit puts it into force.
-    ///
-    /// # Errors
-    /// Fails as [`Claim::start`] does.
     pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
         let kdamond = format!("{}/", TreePath::kdamond(at));
         // The note comes first: after a SIGKILL in between, the files have neither the old nor the new values.
@@ -408,17 +402,11 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Returns whether a kdamond runs.
-    ///
-    /// # Errors
-    /// Fails if the tree cannot be read.
     pub fn is_on(&self, at: usize) -> Result<bool, DamonError> {
         Ok(self.read(&TreePath::kdamond(at).join("state"))? == "on")
     }
 
     /// Returns the process id of a kdamond's thread, while it runs.
-    ///
-    /// # Errors
-    /// Fails if the tree cannot be read.
     pub fn pid(&self, at: usize) -> Result<Option<i64>, DamonError> {
         let pid: i64 = self.number(&TreePath::kdamond(at).join("pid"))?;
         Ok((pid > 0).then_some(pid))

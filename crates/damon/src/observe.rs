@@ -129,9 +129,6 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Returns a running kdamond's current intervals; tuned ones where this kernel tunes them.
-    ///
-    /// # Errors
-    /// Fails if a file cannot be read.
     pub fn intervals(&mut self, at: usize) -> Result<Intervals, DamonError> {
         // Kernels without tuning do not know this command.
         let _ = self.command(at, "update_tuned_intervals");

@@ -24,9 +24,6 @@ pub struct KdamondState {
 }
 
 /// Returns all kdamonds of a tree, in order.
-///
-/// # Errors
-/// Fails if a file cannot be read, or holds no number where one is expected.
 pub fn read_kdamonds(tree: &impl Tree) -> Result<Vec<KdamondState>, DamonError> {
     let mut reader = TreeReader {
         tree,

@@ -119,9 +119,6 @@ impl EntryKind {
 /// Access to the tree, the kernel's or one that behaves like it.
 pub trait Tree {
     /// Returns a file's text, without the end of its line.
-    ///
-    /// # Errors
-    /// Fails with the kernel's error, which depends on the file.
     fn read(&self, path: &TreePath) -> io::Result<String>;
 
     /// Sets a file, in one call.
@@ -131,9 +128,6 @@ pub trait Tree {
     fn write(&mut self, path: &TreePath, value: &str) -> io::Result<()>;
 
     /// Returns the content of a directory, in order: files by name, then directories, those with numbers by number.
-    ///
-    /// # Errors
-    /// Fails if the directory cannot be read.
     fn list(&self, path: &TreePath) -> io::Result<Vec<TreeEntry>>;
 
     /// Returns the kind of the entry at `path`, if there is one.

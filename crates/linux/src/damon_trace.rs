@@ -148,9 +148,6 @@ impl DamonTrace {
     }
 
     /// Appends the events since the last call, in order.
-    ///
-    /// # Errors
-    /// Fails if the buffer cannot be read.
     pub fn take(&mut self, events: &mut Vec<Traced>) -> Result<(), TraceError> {
         self.buffer.consume().map_err(TraceError::Buffer)?;
         let mut taken = self.taken.borrow_mut();

@@ -507,9 +507,6 @@ fn numa() -> Check {
 }
 
 /// Checks that processes can be recorded here.
-///
-/// # Errors
-/// Fails with the reason if they cannot.
 pub fn can_record() -> Result<(), String> {
     PageTableProbe::new()
         .map(drop)

@@ -94,9 +94,6 @@ impl Symbolizer {
 
     /// Returns the names of the code at these offsets of the file at `path`. If `build_id` is known, the file must be
     /// that build.
-    ///
-    /// # Errors
-    /// Fails if the file does not exist, is another build, or cannot be read.
     pub fn path_names(
         &self,
         path: &Path,
@@ -141,9 +138,6 @@ impl Symbolizer {
     }
 
     /// Returns the names of the code at these offsets of another user's file, which is copied first.
-    ///
-    /// # Errors
-    /// Fails if the file is too long, or cannot be read.
     pub fn file_names(
         &self,
         file: &File,

@@ -9,9 +9,6 @@ use crate::process::Process;
 pub const PAGES: usize = 512;
 
 /// Copies at most `pages` pages, spread over a process's private memory.
-///
-/// # Errors
-/// Fails if no page of the process can be copied.
 pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
     let process = Process::open(pid)?;
     let mappings = process.mappings()?;

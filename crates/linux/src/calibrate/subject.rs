@@ -134,9 +134,6 @@ impl Drop for Subject {
 }
 
 /// Runs as the subject until standard input ends.
-///
-/// # Errors
-/// Fails if the input is not that by which [`Calibration`](isotherm_engine::calibration::Calibration) is measured.
 pub fn be_subject() -> std::io::Result<()> {
     // The measuring program may be killed.
     // SAFETY: no memory is involved.

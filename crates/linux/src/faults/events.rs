@@ -124,9 +124,6 @@ pub struct FaultSampler {
 impl FaultSampler {
     /// Samples every `period`-th fault of the children that this process starts from now on, and of the processes
     /// [added](Self::add) later. Takes at most `a_second` samples per second on each processor.
-    ///
-    /// # Errors
-    /// Fails if this kernel or our privileges do not allow it.
     pub fn attach(whose: SampledTargets, period: u64, a_second: u64) -> Result<Self, FaultError> {
         // The walker's layout is needed to detect huge pages; sampling works without it.
         let mut walker = Walker::new();
@@ -216,9 +213,6 @@ impl FaultSampler {
     }
 
     /// Samples the faults of `pid` as well. Returns whether they have been sampled since the process was created.
-    ///
-    /// # Errors
-    /// Fails if the map of targets is full.
     pub fn add(&self, pid: u32) -> Result<bool, FaultError> {
         let map = self.map("targets");
         let key = pid.to_ne_bytes();
@@ -237,9 +231,6 @@ impl FaultSampler {
     }
 
     /// Limits the samples of each processor to `a_second` per second from now on.
-    ///
-    /// # Errors
-    /// Fails if the kernel rejects the configuration.
     pub fn set_rate(&mut self, a_second: u64) -> Result<(), FaultError> {
         let second = 1_000_000_000;
         let token_ns = second / a_second.max(1);
@@ -261,9 +252,6 @@ impl FaultSampler {
     }
 
     /// Samples every `period`-th minor fault from now on.
-    ///
-    /// # Errors
-    /// Fails if the kernel rejects the period.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
         self.minor
             .iter()
@@ -277,9 +265,6 @@ impl FaultSampler {
     }
 
     /// Turns counting, and so sampling, of minor faults on or off. Counting has a cost at every fault.
-    ///
-    /// # Errors
-    /// Fails if the kernel rejects the change.
     pub fn set_counting(&self, counts: bool) -> io::Result<()> {
         self.minor
             .iter()
@@ -287,9 +272,6 @@ impl FaultSampler {
     }
 
     /// Appends the faults sampled since the last call.
-    ///
-    /// # Errors
-    /// Fails if the buffer cannot be read.
     pub fn take(&mut self, faults: &mut Vec<Fault>) -> Result<(), FaultError> {
         self.buffer
             .consume()

@@ -40,9 +40,6 @@ pub fn is_on() -> bool {
 
 impl Delays {
     /// Opens the kernel's accounts.
-    ///
-    /// # Errors
-    /// Fails if they are off, or may not be read.
     pub fn open() -> io::Result<Self> {
         if !is_on() {
             return Err(io::Error::other(
