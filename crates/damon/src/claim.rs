@@ -11,10 +11,10 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use isotherm_policy::scheme::{Action, FilterKind};
 
-use crate::busy_retry::{BusyRetry, EBUSY, EINVAL, retry_while_busy};
 use crate::context::{DamonContext, Operations};
 use crate::error::{DamonError, Lack};
 use crate::modules::Module;
@@ -23,6 +23,16 @@ use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, skeleton, values};
 
 const DEPTH_MAX: usize = 16;
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
+/// Tries of an access while another process uses the tree: the kernel does not wait for its lock, but returns EBUSY.
+/// This is the number while no kdamond of this process runs; if a module holds DAMON, EBUSY is permanent.
+const TRIES: u32 = 40;
+/// Tries while kdamonds of this process run. Another program may send them commands, too (counters are read so), and the
+/// kernel has one pending command at a time. The kdamond executes it between two samples, or after a whole aggregation
+/// interval, and not while it pages out memory.
+const TRIES_WITH_KDAMONDS: u32 = 4_000;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The tree while this process owns it.
 #[derive(Debug)]
@@ -421,21 +431,21 @@ impl<T: Tree> Claim<T> {
     }
 
     pub(crate) fn read(&self, path: &TreePath) -> Result<String, DamonError> {
-        let read = retry_while_busy(self.busy_retry(), || self.tree.read(path));
+        let read = retry_while_busy(self.nr_tries(), || self.tree.read(path));
         read.map_err(DamonError::read(path))
     }
 
-    fn busy_retry(&self) -> BusyRetry {
+    fn nr_tries(&self) -> u32 {
         // A module may hold DAMON for good while a kdamond is being turned on.
         if self.note.pids.iter().any(|pid| *pid != UNKNOWN_PID) {
-            BusyRetry::ForKdamonds
+            TRIES_WITH_KDAMONDS
         } else {
-            BusyRetry::ForOthers
+            TRIES
         }
     }
 
     pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
-        let written = retry_while_busy(self.busy_retry(), || self.tree.write(path, value));
+        let written = retry_while_busy(self.nr_tries(), || self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),
             value: value.to_owned(),
@@ -451,35 +461,40 @@ impl<T: Tree> Drop for Claim<T> {
     }
 }
 
+/// Repeats an attempt while it fails with EBUSY, `nr_tries` times at most.
+fn retry_while_busy<R>(nr_tries: u32, mut attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    for _ in 0..nr_tries {
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(EBUSY) => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+    attempt()
+}
+
 /// Returns the requests that the tree accepts but the kernel then ignores silently.
 fn ignored(context: &DamonContext, layout: Layout) -> Vec<Lack> {
     let operations = context.operations;
     let mut lacks = Vec::new();
     for (at, scheme) in context.schemes.iter().enumerate() {
+        let mut add = |asked_by: &str, why: String| {
+            let asked_by = format!("scheme {at}: {asked_by}");
+            lacks.push(Lack { asked_by, why });
+        };
         let action = scheme.action;
         if !operations.knows(action, layout.has_dests) {
-            lacks.push(Lack {
-                asked_by: format!("scheme {at}: action `{}`", action.name()),
-                why: format!(
-                    "`{}` takes it and does nothing; `--world linux` may do it",
-                    operations.name()
-                ),
-            });
+            let asked_by = format!("action `{}`", action.name());
+            let name = operations.name();
+            let why = format!("`{name}` takes it and does nothing; `--world linux` may do it");
+            add(&asked_by, why);
         }
-        let is_asked = scheme
-            .filters
-            .iter()
-            .any(|filter| matches!(filter.kind, FilterKind::Ops(_)));
+        let mut filters = scheme.filters.iter();
+        let is_asked = filters.any(|filter| matches!(filter.kind, FilterKind::Ops(_)));
         let moves = matches!(action, Action::MigrateHot | Action::MigrateCold);
         if operations != Operations::Paddr && is_asked && !(moves && layout.has_dests) {
-            lacks.push(Lack {
-                asked_by: format!("scheme {at}: filters by page"),
-                why: format!(
-                    "`{}` applies none to `{}`; `--world linux` does",
-                    operations.name(),
-                    action.name()
-                ),
-            });
+            let (name, action) = (operations.name(), action.name());
+            let why = format!("`{name}` applies none to `{action}`; `--world linux` does");
+            add("filters by page", why);
         }
     }
     lacks
