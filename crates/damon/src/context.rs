@@ -69,14 +69,8 @@ pub struct DamonContext {
     pub schemes: Vec<Scheme>,
 }
 
-impl DamonContext {
-    /// Returns the number of checks of each region in an aggregation interval: the upper bound of `nr_accesses`.
-    pub fn nr_samples(&self) -> u32 {
-        nr_samples(self.intervals)
-    }
-}
-
-/// Returns the number of checks of each region in an aggregation interval (`damon_max_nr_accesses`).
+/// Returns the number of checks of each region in an aggregation interval, the upper bound of `nr_accesses`
+/// (`damon_max_nr_accesses`).
 pub fn nr_samples(intervals: Intervals) -> u32 {
     let count = intervals.aggregation.0 / intervals.sample.0.max(1);
     u32::try_from(count).unwrap_or(u32::MAX).max(1)

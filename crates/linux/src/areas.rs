@@ -114,6 +114,16 @@ impl MappedArea {
     }
 }
 
+/// Iterates over those of `areas`, which are in address order, that overlap `range`.
+pub(crate) fn overlapping(
+    areas: &[MappedArea],
+    range: AddressRange,
+) -> impl Iterator<Item = &MappedArea> {
+    let first = areas.partition_point(|area| area.range.end <= range.start);
+    let from_first = areas[first..].iter();
+    from_first.take_while(move |area| area.range.start < range.end)
+}
+
 /// Names of mappings, each stored once: a thousand processes map the same libraries.
 #[derive(Debug, Default)]
 pub struct Names(HashSet<Arc<str>>);

@@ -29,6 +29,8 @@ const MAX_VECTORS: usize = 1024;
 /// MiB take some 5 to 15 ms.
 pub(crate) const PAGEOUT_CALL_BYTES: u64 = 4 << 20;
 
+/// Operation of errors of process_madvise(2).
+const ADVISE: &str = "advise about memory";
 /// Flag of move_pages(2): move pages that only this process maps (include/uapi/linux/mempolicy.h).
 const MPOL_MF_MOVE: i32 = 1 << 1;
 
@@ -43,6 +45,12 @@ pub enum ProcessError {
         pid: u32,
         source: io::Error,
     },
+}
+
+impl ProcessError {
+    fn refused(what: &'static str, pid: u32, source: io::Error) -> Self {
+        Self::Refused { what, pid, source }
+    }
 }
 
 /// Memory use of a process, in bytes.
@@ -78,11 +86,7 @@ impl Process {
         let pidfd = unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid, 0)) };
         let error = |source: io::Error| match source.raw_os_error() {
             Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
-            _ => ProcessError::Refused {
-                what: "take hold",
-                pid,
-                source,
-            },
+            _ => ProcessError::refused("take hold", pid, source),
         };
         Ok(Self {
             pid,
@@ -139,11 +143,7 @@ impl Process {
         let mut children: Vec<u32> = threads
             .filter_map(Result::ok)
             .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-            .flat_map(|list| {
-                list.split_whitespace()
-                    .filter_map(|pid| pid.parse().ok())
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|list| pids_in(&list))
             .collect();
         if self.is_alive() {
             children.sort_unstable();
@@ -163,11 +163,7 @@ impl Process {
         // The process is alive after the read, so the content is its own, not that of another process with a reused id.
         match bytes {
             Ok(bytes) if self.is_alive() => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(source) if self.is_alive() => Err(ProcessError::Refused {
-                what,
-                pid: self.pid,
-                source,
-            }),
+            Err(source) if self.is_alive() => Err(ProcessError::refused(what, self.pid, source)),
             _ => Err(ProcessError::NoSuchProcess { pid: self.pid }),
         }
     }
@@ -180,11 +176,7 @@ impl Process {
         match self.advise_batch(&[], libc::MADV_COLD) {
             Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
                 let source = io::Error::other(format!("{source} (CAP_SYS_NICE is needed)"));
-                Err(ProcessError::Refused {
-                    what: "advise about memory",
-                    pid: self.pid,
-                    source,
-                })
+                Err(ProcessError::refused(ADVISE, self.pid, source))
             }
             _ => Ok(()),
         }
@@ -204,22 +196,18 @@ impl Process {
             let batch = &batch[..call_length(batch, advice)];
             let mut taken = match self.advise_batch(batch, advice) {
                 Ok(bytes) => bytes,
-                Err(source) if matches!(source.raw_os_error(), Some(libc::ESRCH)) => {
-                    return Err(ProcessError::NoSuchProcess { pid: self.pid });
-                }
-                Err(source)
-                    if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) =>
-                {
-                    return Err(ProcessError::Refused {
-                        what: "advise about memory",
-                        pid: self.pid,
-                        source,
-                    });
-                }
-                Err(source) if source.kind() == io::ErrorKind::Interrupted => continue,
-                // The first range of the batch was refused.
                 Err(source) => {
-                    outcomes.push(Advised::Refused(source.raw_os_error().unwrap_or(0)));
+                    match source.raw_os_error() {
+                        Some(libc::ESRCH) => {
+                            return Err(ProcessError::NoSuchProcess { pid: self.pid });
+                        }
+                        Some(libc::EPERM | libc::ENOSYS) => {
+                            return Err(ProcessError::refused(ADVISE, self.pid, source));
+                        }
+                        Some(libc::EINTR) => {}
+                        // The first range of the batch was refused.
+                        errno => outcomes.push(Advised::Refused(errno.unwrap_or(0))),
+                    }
                     continue;
                 }
             };
@@ -309,11 +297,7 @@ impl Process {
             Some(libc::ESRCH | libc::EINVAL) => Err(ProcessError::NoSuchProcess { pid: self.pid }),
             // No page has to move (all are already there, or not present).
             Some(libc::ENOENT) => Ok(status),
-            _ => Err(ProcessError::Refused {
-                what,
-                pid: self.pid,
-                source,
-            }),
+            _ => Err(ProcessError::refused(what, self.pid, source)),
         }
     }
 
@@ -426,9 +410,12 @@ pub fn terminate(child: &mut std::process::Child) {
 /// their descendants whose own parents have ended.
 pub fn children_of_this_thread() -> Vec<u32> {
     let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
-    list.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    pids_in(&list)
+}
+
+fn pids_in(list: &str) -> Vec<u32> {
+    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.collect()
 }
 
 /// Raises the limit of open files to the hard limit (each target takes some) and returns it. Call it after other
@@ -512,23 +499,14 @@ mod tests {
     fn a_signal_does_not_make_a_process_seem_dead() {
         extern "C" fn nothing(_: i32) {}
         let me = Process::open(std::process::id()).expect("we exist");
-        let often = libc::itimerval {
-            it_interval: libc::timeval {
-                tv_sec: 0,
-                tv_usec: 50,
-            },
-            it_value: libc::timeval {
-                tv_sec: 0,
-                tv_usec: 50,
-            },
+        let timer = |tv_usec| {
+            let it_value = libc::timeval { tv_sec: 0, tv_usec };
+            libc::itimerval {
+                it_interval: it_value,
+                it_value,
+            }
         };
-        let never = libc::itimerval {
-            it_interval: libc::timeval {
-                tv_sec: 0,
-                tv_usec: 0,
-            },
-            ..often
-        };
+        let (often, never) = (timer(50), timer(0));
         let handler = nothing as extern "C" fn(i32);
         // SAFETY: a handler that does nothing, and valid structs.
         unsafe {
@@ -536,10 +514,6 @@ mod tests {
             libc::setitimer(libc::ITIMER_REAL, &raw const often, std::ptr::null_mut());
         }
         let died = (0..300_000).filter(|_| !me.is_alive()).count();
-        let never = libc::itimerval {
-            it_value: never.it_interval,
-            ..never
-        };
         // SAFETY: as above.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut()) };
         assert_eq!(died, 0);
@@ -554,16 +528,10 @@ mod tests {
         let mut pages: Vec<u64> = (0..3000).map(|i| first + i * 4096).collect();
         pages.insert(1500, 4096);
         ours.fault_in(&pages);
-        let pagemap = std::fs::File::open("/proc/self/pagemap").expect("our own");
-        let is_present = |page: u64| {
-            let mut entry = [0; 8];
-            std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, page / 4096 * 8)
-                .expect("an entry");
-            u64::from_le_bytes(entry) >> 63 == 1
-        };
-        let there = |pages: &[u64]| pages.iter().filter(|page| is_present(**page)).count();
-        assert_eq!(there(&pages), 3000);
-        assert!(!is_present(first + 3500 * 4096));
+        let map = ours.page_map().expect("our own");
+        let nr_there = pages.iter().filter(|page| map.is_present(**page)).count();
+        assert_eq!(nr_there, 3000);
+        assert!(!map.is_present(first + 3500 * 4096));
         drop(memory);
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_policy::{Operation, Outcome, Refusal};
 
-use crate::areas::MappedArea;
+use crate::areas::{MappedArea, overlapping};
 use isotherm_engine::monitor::bits::{self, Bitmap};
 
 /// One 2 MiB block in progress, with sets of its pages.
@@ -159,10 +159,7 @@ pub(super) fn wanted(blocks: &[Block], areas: &[MappedArea]) -> Vec<AddressRange
     }
     let mut parts = Vec::with_capacity(ranges.len());
     for range in ranges {
-        let first = areas.partition_point(|area| area.range.end <= range.start);
-        let inside = areas[first..]
-            .iter()
-            .take_while(|area| area.range.start < range.end);
+        let inside = overlapping(areas, range);
         parts.extend(inside.filter_map(|area| area.range.intersection(range)));
     }
     parts
@@ -256,13 +253,9 @@ pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
 
 /// Returns the parts of `range` that are mapped.
 pub(super) fn clip(range: AddressRange, areas: &[MappedArea]) -> Vec<AddressRange> {
-    let first = areas.partition_point(|area| area.range.end <= range.start);
     let mut parts: Vec<AddressRange> = Vec::new();
-    for part in areas[first..]
-        .iter()
-        .take_while(|area| area.range.start < range.end)
-        .filter_map(|area| area.range.intersection(range))
-    {
+    let inside = overlapping(areas, range);
+    for part in inside.filter_map(|area| area.range.intersection(range)) {
         match parts.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,
             _ => parts.push(part),
@@ -273,10 +266,8 @@ pub(super) fn clip(range: AddressRange, areas: &[MappedArea]) -> Vec<AddressRang
 
 /// Returns the mapping that holds all of `range`, if one does.
 pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Option<&MappedArea> {
-    let at = areas.partition_point(|area| area.range.end <= range.start);
-    areas
-        .get(at)
-        .filter(|area| area.range.start <= range.start && range.end <= area.range.end)
+    let first = overlapping(areas, range).next();
+    first.filter(|area| area.range.start <= range.start && range.end <= area.range.end)
 }
 
 #[cfg(test)]

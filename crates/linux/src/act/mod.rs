@@ -41,7 +41,7 @@ use isotherm_policy::scheme::huge::BlockUse;
 use isotherm_policy::scheme::{Action, Effect};
 use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
 
-use crate::areas::MappedArea;
+use crate::areas::{MappedArea, overlapping};
 use crate::cgroup::GroupNumbers;
 use crate::host;
 use crate::node;
@@ -481,12 +481,7 @@ fn block(facts: &BlockFacts, parts: &[AddressRange], areas: &[MappedArea]) -> Bl
         mine = bits::or(&mine, &bits::mask(facts.address, *part));
     }
     let mut anonymous = bits::NONE;
-    let first = areas.partition_point(|area| area.range.end <= range.start);
-    for area in areas[first..]
-        .iter()
-        .take_while(|area| area.range.start < range.end)
-        .filter(|area| !area.is_file())
-    {
+    for area in overlapping(areas, range).filter(|area| !area.is_file()) {
         anonymous = bits::or(&anonymous, &bits::mask(facts.address, area.range));
     }
     let present = bits::and(&facts.present, &mine);

@@ -44,7 +44,7 @@ use thiserror::Error;
 use crate::node::{self, MemoryMapError, Zone};
 use crate::text;
 
-pub use kswapd::{Evidence, Kswapd};
+pub use kswapd::Kswapd;
 pub use parse::{BuddyZone, ParseError, parse_buddyinfo};
 pub use trigger::{Compacted, Compacting, Trigger};
 
@@ -169,18 +169,14 @@ impl CompactionCounters {
     }
 
     fn of(vmstat: &str) -> Self {
-        let mut counters = Self::default();
-        for (name, value) in text::counters(vmstat) {
-            match name {
-                "compact_migrate_scanned" => counters.migrate_scanned = value,
-                "compact_free_scanned" => counters.free_scanned = value,
-                "compact_isolated" => counters.isolated = value,
-                "compact_stall" => counters.stalls = value,
-                "compact_daemon_migrate_scanned" => counters.daemon_migrate_scanned = value,
-                _ => {}
-            }
+        let counter = |name| text::counter(vmstat, name).unwrap_or(0);
+        Self {
+            migrate_scanned: counter("compact_migrate_scanned"),
+            free_scanned: counter("compact_free_scanned"),
+            isolated: counter("compact_isolated"),
+            stalls: counter("compact_stall"),
+            daemon_migrate_scanned: counter("compact_daemon_migrate_scanned"),
         }
-        counters
     }
 
     /// Returns the increase since `earlier`.
