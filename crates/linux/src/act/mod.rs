@@ -34,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, PAGE_SIZE, Sample, TargetId, Touch,
 };

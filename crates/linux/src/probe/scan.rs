@@ -19,6 +19,7 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::median;
 use isotherm_engine::table::BlockFacts;

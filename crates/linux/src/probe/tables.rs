@@ -18,30 +18,6 @@ const TOP_SHIFT: u32 = 30;
 pub(super) const BLOCK_SHIFT: u32 = 21;
 
 impl PageTableProbe {
-    /// Returns the addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf.
-    /// Includes blocks mapped only at another address of the same memory. Returns `None` if the target is gone.
-    pub fn occupied_blocks(
-        &mut self,
-        target: TargetId,
-        ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
-        let Some(mut found) = self.occupied_tables(target, ranges)? else {
-            return Ok(None);
-        };
-        let aliases = self.aliases.get(&target).map(|all| all.ranges_of(ranges));
-        let aliases = aliases.filter(|aliases| !aliases.is_empty());
-        if let Some(aliases) = aliases
-            && let Some(others) = self.occupied_tables(target, &aliases)?
-            && let Some(all) = self.aliases.get(&target)
-        {
-            found.extend(all.firsts_of(&others));
-            found.sort_unstable();
-            found.dedup();
-            retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
-        }
-        Ok(Some(found))
-    }
-
     fn occupied_tables(
         &mut self,
         target: TargetId,
@@ -54,33 +30,6 @@ impl PageTableProbe {
             retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
             Ok(found)
         })
-    }
-
-    /// Reads the tables of `blocks`, with those of other addresses of the same memory, and passes their facts to `see`.
-    /// Returns `false` if the target is gone.
-    pub fn read_blocks(
-        &mut self,
-        target: TargetId,
-        blocks: &[u64],
-        mut see: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
-        let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
-        let Some(others) = others.filter(|others| !others.is_empty()) else {
-            return self.read_tables(target, blocks, see);
-        };
-        let mut all = Vec::with_capacity(blocks.len());
-        let mut of_aliases = BTreeMap::new();
-        let is_alive = self.read_tables(target, blocks, |facts| all.push(facts))?
-            && self.read_tables(target, &others, |facts| {
-                of_aliases.insert(facts.address, facts);
-            })?;
-        for mut facts in all {
-            if let Some(aliases) = self.aliases.get_mut(&target) {
-                aliases.merge(&mut facts, &of_aliases);
-            }
-            see(facts);
-        }
-        Ok(is_alive)
     }
 
     fn read_tables(
@@ -257,21 +206,53 @@ fn retain_overlapping(parts: &mut Vec<u64>, shift: u32, ranges: &[AddressRange])
 }
 
 impl TableProbe for PageTableProbe {
+    /// Includes blocks mapped only at another address of the same memory.
     fn occupied_blocks(
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
     ) -> Result<Option<Vec<u64>>, ProbeError> {
-        Self::occupied_blocks(self, target, ranges)
+        let Some(mut found) = self.occupied_tables(target, ranges)? else {
+            return Ok(None);
+        };
+        let aliases = self.aliases.get(&target).map(|all| all.ranges_of(ranges));
+        let aliases = aliases.filter(|aliases| !aliases.is_empty());
+        if let Some(aliases) = aliases
+            && let Some(others) = self.occupied_tables(target, &aliases)?
+            && let Some(all) = self.aliases.get(&target)
+        {
+            found.extend(all.firsts_of(&others));
+            found.sort_unstable();
+            found.dedup();
+            retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
+        }
+        Ok(Some(found))
     }
 
+    /// Merges the tables of other addresses of the same memory.
     fn read_blocks(
         &mut self,
         target: TargetId,
         blocks: &[u64],
-        look: impl FnMut(BlockFacts),
+        mut see: impl FnMut(BlockFacts),
     ) -> Result<bool, ProbeError> {
-        Self::read_blocks(self, target, blocks, look)
+        let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
+        let Some(others) = others.filter(|others| !others.is_empty()) else {
+            return self.read_tables(target, blocks, see);
+        };
+        let mut all = Vec::with_capacity(blocks.len());
+        let mut of_aliases = BTreeMap::new();
+        let is_alive = self.read_tables(target, blocks, |facts| all.push(facts))?
+            && self.read_tables(target, &others, |facts| {
+                of_aliases.insert(facts.address, facts);
+            })?;
+        for mut facts in all {
+            if let Some(aliases) = self.aliases.get_mut(&target) {
+                aliases.merge(&mut facts, &of_aliases);
+            }
+            see(facts);
+        }
+        Ok(is_alive)
     }
 
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
