@@ -87,7 +87,6 @@ impl NotePlace {
         })
     }
 
-    /// Returns the last owner's note, if there is a readable one.
     pub(crate) fn read(&self) -> Option<Note> {
         serde_json::from_slice(&fs::read(&self.path).ok()?).ok()
     }
@@ -105,7 +104,6 @@ impl NotePlace {
         })
     }
 
-    /// Removes the note, as nothing is left to undo.
     pub(crate) fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -20,7 +20,6 @@ pub(crate) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps new private memory.
     pub(crate) fn anonymous(bytes: usize, flags: i32) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
         Self::new(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)

@@ -223,7 +223,6 @@ impl Process {
         Ok(())
     }
 
-    /// Opens the page map of the process (`/proc/PID/pagemap`).
     pub(crate) fn page_map(&self) -> io::Result<PageMap> {
         let file = fs::File::open(self.memory_path("pagemap"))?;
         // The same check as in `read`.

@@ -144,7 +144,6 @@ impl OverlapOrder {
     }
 }
 
-/// Returns the operations at `places`.
 pub(super) fn pick(operations: &[Operation], places: &[usize]) -> Vec<Operation> {
     let picked = places.iter().map(|place| operations[*place].clone());
     picked.collect()

@@ -50,14 +50,12 @@ const ROOM_LASTS: Duration = Duration::from_secs(1);
 const FAILURES_MAX: u32 = 4;
 const SPARED_FOR: Duration = Duration::from_secs(10);
 
-/// State of paging out whole blocks, for each target.
 #[derive(Debug)]
 pub(super) struct HugePageReclaim {
     is_possible: bool,
     targets: BTreeMap<TargetId, Room>,
 }
 
-/// State of one target.
 #[derive(Debug, Default)]
 struct Room {
     looked: Option<Instant>,

@@ -51,7 +51,6 @@ impl Incompressible {
         self.counts.as_ref().map(WholePages::count)
     }
 
-    /// Refuses blocks that are known not to shrink.
     pub(super) fn refuse(&self, target: TargetId, blocks: &mut [Block]) {
         let Some(known) = self.blocks.get(&target) else {
             return;

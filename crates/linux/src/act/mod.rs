@@ -337,7 +337,6 @@ impl ProcessActuator {
         Ok(seen)
     }
 
-    /// Returns the ranges of `target`'s wanted pages.
     fn wanted(&self, target: TargetId, blocks: &[Block]) -> Vec<AddressRange> {
         let areas = areas_of(&self.areas, target);
         batch::wanted(blocks, areas)
@@ -438,7 +437,6 @@ impl Actuator for ProcessActuator {
 }
 
 impl ProcessActuator {
-    /// Reads the mappings of the targets of `operations`.
     fn read_areas(&mut self, operations: &[Operation]) -> Result<(), ProbeError> {
         let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
         self.areas

@@ -76,7 +76,6 @@ pub(crate) fn file_in_memory() -> io::Result<File> {
 pub(crate) struct Window(Mapping);
 
 impl Window {
-    /// Maps `nr_pages` of `file` from page `first` on.
     pub(crate) fn new(file: &File, first: u64, nr_pages: u64) -> io::Result<Self> {
         let bytes = (nr_pages * PAGE_SIZE) as usize;
         let offset = i64::try_from(first * PAGE_SIZE).map_err(io::Error::other)?;

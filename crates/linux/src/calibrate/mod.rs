@@ -34,7 +34,6 @@ use subject::Subject;
 
 /// Bytes that the subject holds, and that are paged out.
 const HELD: u64 = 32 << 20;
-/// Number of measurements of each cost.
 const ROUNDS: usize = 3;
 /// Blocks that are collapsed separately.
 const COLLAPSED: u64 = 8;
@@ -103,7 +102,6 @@ pub fn calibrate(
     Ok(result)
 }
 
-/// Results of single measurements.
 #[derive(Default)]
 struct Sums {
     whole: Vec<f64>,
@@ -137,7 +135,6 @@ impl Sums {
     }
 }
 
-/// Cost and result of acting once.
 struct Acted {
     cpu: Nanos,
     wall_s: f64,
@@ -151,7 +148,6 @@ impl Acted {
     }
 }
 
-/// The subject, and the actuator that acts on it.
 struct Bench {
     subject: Subject,
     process: Process,

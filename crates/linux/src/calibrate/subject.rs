@@ -94,12 +94,10 @@ impl Subject {
         self.ask(if is_huge { "fresh huge" } else { "fresh small" })
     }
 
-    /// Starts or stops a working thread.
     pub(super) fn work(&mut self, works: bool) -> Result<(), CalibrationError> {
         self.ask(if works { "work" } else { "rest" }).map(drop)
     }
 
-    /// Returns the rounds that the thread has done.
     pub(super) fn rounds(&mut self) -> Result<f64, CalibrationError> {
         Ok(self.ask("rounds")?.units)
     }
@@ -174,7 +172,6 @@ fn held_or_worker(word: &str, held: &mut Held, worker: &mut Worker) -> Option<u6
     })
 }
 
-/// Memory in whole blocks.
 struct Held {
     memory: Vec<u8>,
     first: usize,

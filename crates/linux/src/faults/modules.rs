@@ -48,7 +48,6 @@ pub(super) struct CodeArea {
 struct Known {
     name: ModuleName,
     segments: Vec<Segment>,
-    /// Stack frame information, if it could be read.
     frames: Option<ExplicitModuleSectionInfo<Arc<[u8]>>>,
     /// The open file, from which names are read later.
     file: Option<File>,

@@ -304,7 +304,6 @@ fn above(
         .or_else(|| above_trampoline(space, registers, read_stack))
 }
 
-/// Finds the caller by the frame pointer.
 fn above_frame(
     space: &Space,
     registers: &mut UnwindRegsX86_64,

@@ -28,7 +28,6 @@ struct Alias {
     first: AddressRange,
 }
 
-/// The aliases in an address space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Aliases {
     /// Sorted by `first.start`, each with the greatest `first.end` so far.

@@ -36,7 +36,6 @@ pub enum ProbeError {
     Process(#[from] ProcessError),
 }
 
-/// A target and the location of its page tables.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) process: Process,

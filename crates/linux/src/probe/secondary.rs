@@ -45,7 +45,6 @@ impl fmt::Display for SecondaryTables {
     }
 }
 
-/// Secondary page tables of a target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Secondary {
     by_file: Option<SecondaryTables>,

@@ -33,7 +33,6 @@ pub struct BlockContents {
 }
 
 impl Walker {
-    /// Reads the pages of `blocks` and passes each block's contents to `see`.
     pub(crate) fn contents(
         &mut self,
         space: &AddressSpace,

@@ -198,7 +198,6 @@ impl Noted {
         Ok(is_ours)
     }
 
-    /// Sizes the device and swaps on it.
     fn set_up(&self) -> Result<(), SwapError> {
         let device = self.device();
         self.set("mem_limit", &limit(self.bytes).to_string())?;
@@ -214,7 +213,6 @@ impl Noted {
     }
 }
 
-/// State of a noted device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The device does not exist.
