@@ -72,11 +72,10 @@ impl<T: Tree> Claim<T> {
             claim.recover(&note);
         }
         claim.require_unused()?;
-        claim.note = Note {
-            boot: boot.to_owned(),
-            before: claim.save()?,
-            ..Note::default()
-        };
+        claim.note.boot = boot.to_owned();
+        let mut before = Vec::new();
+        claim.save_below(&TreePath::kdamonds(), 0, &mut before)?;
+        claim.note.before = before;
         claim.place.write(&claim.note)?;
         claim.is_released = false;
         Ok(claim)
@@ -238,16 +237,17 @@ impl<T: Tree> Claim<T> {
     }
 
     fn why_not(&self, error: &io::Error) -> String {
-        let on: Vec<String> = self.modules.iter().filter_map(Module::in_use).collect();
-        let enabled = self.modules.iter().filter(|module| module.is_enabled());
-        let switches = enabled.map(|module| format!("`echo N > {}`", module.switch()));
-        let switches: Vec<String> = switches.collect();
+        let enabled = self.modules.iter().filter_map(|module| {
+            let turn_off = format!("`echo N > {}`", module.switch());
+            Some((module.in_use()?, turn_off))
+        });
+        let (on, turn_off): (Vec<String>, Vec<String>) = enabled.unzip();
         match error.raw_os_error() {
             Some(EBUSY) if !on.is_empty() => format!(
                 "{} of the kernel itself is on, and does not share; turn it off ({}) or watch without kernel DAMON \
                  (`--world linux`)",
                 on.join(", "),
-                switches.join(", ")
+                turn_off.join(", ")
             ),
             Some(EBUSY) => "another program's kdamond runs, and does not share".to_owned(),
             Some(EINVAL) => {
@@ -373,13 +373,7 @@ impl<T: Tree> Claim<T> {
         )
     }
 
-    /// Returns all writable files with their present texts.
-    fn save(&self) -> Result<Vec<(String, String)>, DamonError> {
-        let mut saved = Vec::new();
-        self.save_below(&TreePath::kdamonds(), 0, &mut saved)?;
-        Ok(saved)
-    }
-
+    /// Saves all writable files with their present texts.
     fn save_below(
         &self,
         path: &TreePath,

@@ -47,7 +47,8 @@ pub enum DamonError {
 }
 
 /// A feature that a configuration needs and this kernel lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{asked_by} ({why})")]
 pub struct Lack {
     /// Part of the configuration that needs it.
     pub asked_by: String,
@@ -63,10 +64,8 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 fn list(lacks: &[Lack]) -> String {
-    let words = lacks
-        .iter()
-        .map(|lack| format!("{} ({})", lack.asked_by, lack.why));
-    words.collect::<Vec<_>>().join("; ")
+    let words: Vec<String> = lacks.iter().map(ToString::to_string).collect();
+    words.join("; ")
 }
 
 impl DamonError {

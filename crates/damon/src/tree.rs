@@ -64,12 +64,8 @@ impl TreePath {
     /// Returns the parent directory; the root's is the root.
     #[must_use]
     pub fn parent(&self) -> Self {
-        Self(
-            self.0
-                .rsplit_once('/')
-                .map_or("", |(parent, _)| parent)
-                .to_owned(),
-        )
+        let parent = self.0.rsplit_once('/').map_or("", |(parent, _)| parent);
+        Self(parent.to_owned())
     }
 
     /// Returns the text, with `/` between components.

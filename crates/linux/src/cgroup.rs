@@ -387,12 +387,9 @@ mod tests {
         );
         check("../tmp/x", &[]);
         check("/sys/fs/cgroup/../../tmp", &[]);
-        let fake = std::env::temp_dir().join(format!("isotherm-group-{}", std::process::id()));
-        fs::create_dir_all(&fake).expect("a directory");
-        fs::write(fake.join("cgroup.procs"), "1\n").expect("a file");
-        let found = find(&fake);
-        fs::remove_dir_all(&fake).expect("ours");
-        found.expect_err("no group");
+        let fake = tempfile::tempdir().expect("a directory");
+        fs::write(fake.path().join("cgroup.procs"), "1\n").expect("a file");
+        find(fake.path()).expect_err("no group");
     }
 
     #[test]

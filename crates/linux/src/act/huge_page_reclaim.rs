@@ -90,7 +90,7 @@ impl HugePageReclaim {
             .is_none_or(|then| now.duration_since(then) >= ROOM_LASTS)
         {
             room.looked = Some(now);
-            room.has_headroom = has_headroom(pid);
+            room.has_headroom = cgroup::headroom(pid).is_none_or(|bytes| bytes >= HEADROOM_MIN);
         }
         let is_spared = room.spared_until.is_some_and(|until| now < until);
         room.has_headroom && !is_spared
@@ -178,11 +178,6 @@ fn rest_of(block: &Block) -> Option<bits::Bitmap> {
     let rest = bits::and_not(&there, &block.wanted);
     let is_all_there = there == bits::ALL;
     (!block.huge && is_all_there && u64::from(bits::count(&rest)) <= REST_MAX).then_some(rest)
-}
-
-/// Whether the limits of the process's control groups allow one more huge page.
-fn has_headroom(pid: u32) -> bool {
-    cgroup::headroom(pid).is_none_or(|bytes| bytes >= HEADROOM_MIN)
 }
 
 /// Returns the number of free huge pages of all nodes; 0 if that cannot be read.

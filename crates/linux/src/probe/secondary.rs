@@ -134,15 +134,16 @@ mod tests {
 
     #[test]
     fn open_files_of_a_process_are_followed() {
-        let directory = std::env::temp_dir().join(format!("isotherm-fd-{}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.to_str().expect("text");
-        let link = |to, name| std::os::unix::fs::symlink(to, directory.join(name)).expect("a link");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_str().expect("text").to_owned();
+        let link = |to, name| {
+            std::os::unix::fs::symlink(to, directory.path().join(name)).expect("a link");
+        };
         link("/dev/null", "0");
-        assert_eq!(by_files(path), None);
+        assert_eq!(by_files(&path), None);
         link("/dev/infiniband/uverbs0", "1");
-        assert_eq!(by_files(path), Some(SecondaryTables::Rdma));
-        fs::remove_dir_all(&directory).expect("ours");
-        assert_eq!(by_files(path), None);
+        assert_eq!(by_files(&path), Some(SecondaryTables::Rdma));
+        drop(directory);
+        assert_eq!(by_files(&path), None);
     }
 }

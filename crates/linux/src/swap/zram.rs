@@ -520,14 +520,12 @@ mod tests {
 
     #[test]
     fn a_header_is_known_by_its_uuid() {
-        let path = std::env::temp_dir().join(format!("isotherm-header-{}", std::process::id()));
-        fs::write(&path, [0; 8192]).expect("a file");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path();
         let uuid = Uuid::new().expect("the kernel makes them");
         assert_ne!(uuid, Uuid::new().expect("another"));
-        write_header(&path, 8192, uuid).expect("written");
-        let bytes = fs::read(&path).expect("ours");
-        fs::remove_file(&path).expect("ours");
-        let page: [u8; 4096] = bytes[..4096].try_into().expect("a page");
+        write_header(path, 8192, uuid).expect("written");
+        let page: [u8; 4096] = fs::read(path).expect("ours").try_into().expect("a page");
         assert_eq!(header_uuid(&page), Some(uuid));
         assert_eq!(header_uuid(&[0; 4096]), None);
     }
