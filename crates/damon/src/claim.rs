@@ -16,7 +16,7 @@ use std::time::Duration;
 use isotherm_policy::scheme::{Action, FilterKind};
 
 use crate::context::{DamonContext, Operations};
-use crate::error::{DamonError, Lack};
+use crate::error::{DamonError, Lack, Result};
 use crate::modules::Module;
 use crate::note::{Note, NotePlace, UNKNOWN_PID};
 use crate::tree::{EntryKind, Tree, TreePath};
@@ -53,12 +53,7 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails with [`DamonError::InUse`] if a kdamond runs, or with the error of the tree or the directory.
-    pub fn take(
-        tree: T,
-        directory: &Path,
-        boot: &str,
-        modules: Vec<Module>,
-    ) -> Result<Self, DamonError> {
+    pub fn take(tree: T, directory: &Path, boot: &str, modules: Vec<Module>) -> Result<Self> {
         let place = NotePlace::take(directory)?;
         let mut claim = Self {
             tree,
@@ -91,7 +86,7 @@ impl<T: Tree> Claim<T> {
     /// # Errors
     /// Fails with [`DamonError::Lacks`] before anything runs, listing everything that this kernel lacks. Fails with
     /// [`DamonError::Refused`] if the kernel does not turn a kdamond on.
-    pub fn start(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
+    pub fn start(&mut self, contexts: &[DamonContext]) -> Result<()> {
         let result = self.set_up(contexts).and_then(|()| self.turn_on());
         if result.is_err() {
             // The first failure is the one to report.
@@ -104,14 +99,14 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails as [`Claim::start`] does, except for errors that only a running kdamond shows.
-    pub fn check(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
+    pub fn check(&mut self, contexts: &[DamonContext]) -> Result<()> {
         let result = self.set_up(contexts);
         self.begin_anew()?;
         result
     }
 
     /// Undoes everything and keeps the claim. Anything that is left in the tree stays noted, for the end.
-    fn begin_anew(&mut self) -> Result<(), DamonError> {
+    fn begin_anew(&mut self) -> Result<()> {
         if !self.undo(&self.note.clone()).is_empty() {
             return Ok(());
         }
@@ -120,7 +115,7 @@ impl<T: Tree> Claim<T> {
         self.place.write(&self.note)
     }
 
-    fn set_up(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
+    fn set_up(&mut self, contexts: &[DamonContext]) -> Result<()> {
         let nr = TreePath::kdamonds().join("nr_kdamonds");
         self.note.written = vec![(nr.to_string(), contexts.len().to_string())];
         self.place.write(&self.note)?;
@@ -136,7 +131,7 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Notes the written files with their present text.
-    fn remember(&mut self, written: &[TreePath]) -> Result<(), DamonError> {
+    fn remember(&mut self, written: &[TreePath]) -> Result<()> {
         for path in written {
             let text = self.read(path)?;
             self.note.written.push((path.to_string(), text));
@@ -150,7 +145,7 @@ impl<T: Tree> Claim<T> {
         at: usize,
         context: &DamonContext,
         written: &mut Vec<TreePath>,
-    ) -> Result<Vec<Lack>, DamonError> {
+    ) -> Result<Vec<Lack>> {
         let kdamond = TreePath::kdamond(at);
         let mut lacks = self.write_all(&skeleton(&kdamond, context), written)?;
         if lacks.is_empty() {
@@ -163,11 +158,7 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Sets files in order. A file that is missing, or does not accept its value, is a feature that the kernel lacks.
-    fn write_all(
-        &mut self,
-        writes: &[Write],
-        written: &mut Vec<TreePath>,
-    ) -> Result<Vec<Lack>, DamonError> {
+    fn write_all(&mut self, writes: &[Write], written: &mut Vec<TreePath>) -> Result<Vec<Lack>> {
         let mut lacks: Vec<Lack> = Vec::new();
         for write in writes {
             let why = if self.tree.kind(&write.path).is_none() {
@@ -207,14 +198,14 @@ impl<T: Tree> Claim<T> {
         Ok(lacks)
     }
 
-    fn turn_on(&mut self) -> Result<(), DamonError> {
+    fn turn_on(&mut self) -> Result<()> {
         for at in 0..self.nr_kdamonds()? {
             self.turn_on_one(at)?;
         }
         Ok(())
     }
 
-    fn turn_on_one(&mut self, at: usize) -> Result<(), DamonError> {
+    fn turn_on_one(&mut self, at: usize) -> Result<()> {
         // The note comes first: after a SIGKILL in between, the kdamond still counts as ours.
         self.note_pid(at, UNKNOWN_PID)?;
         let state = TreePath::kdamond(at).join("state");
@@ -229,7 +220,7 @@ impl<T: Tree> Claim<T> {
         self.note_pid(at, pid)
     }
 
-    fn note_pid(&mut self, at: usize, pid: i64) -> Result<(), DamonError> {
+    fn note_pid(&mut self, at: usize, pid: i64) -> Result<()> {
         let nr = self.note.pids.len().max(at + 1);
         self.note.pids.resize(nr, UNKNOWN_PID);
         self.note.pids[at] = pid;
@@ -263,7 +254,7 @@ impl<T: Tree> Claim<T> {
     /// # Errors
     /// Fails as [`Claim::start`] does; the kdamond then continues as before. Fails with [`DamonError::Changed`] if
     /// another program has changed the tree.
-    pub fn commit(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+    pub fn commit(&mut self, at: usize, context: &DamonContext) -> Result<()> {
         self.require_unchanged()?;
         self.rewrite(at, context)?;
         self.command(at, "commit")
@@ -279,20 +270,20 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails as [`Claim::commit`] does; the kdamond is off then.
-    pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+    pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<()> {
         self.require_unchanged()?;
         self.turn_off(at)?;
         self.rewrite(at, context)?;
         self.turn_on_one(at)
     }
 
-    fn require_unchanged(&self) -> Result<(), DamonError> {
+    fn require_unchanged(&self) -> Result<()> {
         let changed = self.changed(&self.note);
         changed.map_or(Ok(()), |what| Err(DamonError::Changed { what }))
     }
 
     /// Turns a kdamond off, if it is on.
-    pub fn turn_off(&mut self, at: usize) -> Result<(), DamonError> {
+    pub fn turn_off(&mut self, at: usize) -> Result<()> {
         if self.is_on(at)? {
             self.command(at, "off")?;
         }
@@ -300,7 +291,7 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Writes another configuration, and a note of it: the next commit puts it into force.
-    pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+    pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<()> {
         let kdamond = format!("{}/", TreePath::kdamond(at));
         // The note comes first: after a SIGKILL in between, the files have neither the old nor the new values.
         let of_others = |(path, _): &(String, String)| !path.starts_with(&kdamond);
@@ -321,11 +312,11 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails with [`DamonError::Changed`] if another program has changed the tree: it is left as it is.
-    pub fn release(mut self) -> Result<Vec<String>, DamonError> {
+    pub fn release(mut self) -> Result<Vec<String>> {
         self.put_back()
     }
 
-    fn put_back(&mut self) -> Result<Vec<String>, DamonError> {
+    fn put_back(&mut self) -> Result<Vec<String>> {
         if self.is_released {
             return Ok(Vec::new());
         }
@@ -341,7 +332,7 @@ impl<T: Tree> Claim<T> {
         Ok(left)
     }
 
-    fn require_unused(&self) -> Result<(), DamonError> {
+    fn require_unused(&self) -> Result<()> {
         for at in 0..self.nr_kdamonds()? {
             let is_on = self.is_on(at).or_else(|error| match error {
                 // A reader of regions holds the lock for up to an aggregation interval, and will do so again.
@@ -379,7 +370,7 @@ impl<T: Tree> Claim<T> {
         path: &TreePath,
         depth: usize,
         saved: &mut Vec<(String, String)>,
-    ) -> Result<(), DamonError> {
+    ) -> Result<()> {
         let entries = self.tree.list(path).map_err(DamonError::read(path))?;
         for entry in entries {
             let Some(below) = TreePath::parse(&format!("{path}/{}", entry.name)) else {
@@ -400,31 +391,31 @@ impl<T: Tree> Claim<T> {
         Ok(())
     }
 
-    pub(crate) fn nr_kdamonds(&self) -> Result<usize, DamonError> {
+    pub(crate) fn nr_kdamonds(&self) -> Result<usize> {
         let nr: u64 = self.number(&TreePath::kdamonds().join("nr_kdamonds"))?;
         Ok(nr as usize)
     }
 
     /// Returns whether a kdamond runs.
-    pub fn is_on(&self, at: usize) -> Result<bool, DamonError> {
+    pub fn is_on(&self, at: usize) -> Result<bool> {
         Ok(self.read(&TreePath::kdamond(at).join("state"))? == "on")
     }
 
     /// Returns the process id of a kdamond's thread, while it runs.
-    pub fn pid(&self, at: usize) -> Result<Option<i64>, DamonError> {
+    pub fn pid(&self, at: usize) -> Result<Option<i64>> {
         let pid: i64 = self.number(&TreePath::kdamond(at).join("pid"))?;
         Ok((pid > 0).then_some(pid))
     }
 
-    pub(crate) fn command(&mut self, at: usize, word: &str) -> Result<(), DamonError> {
+    pub(crate) fn command(&mut self, at: usize, word: &str) -> Result<()> {
         self.write(&TreePath::kdamond(at).join("state"), word)
     }
 
-    pub(crate) fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N, DamonError> {
+    pub(crate) fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N> {
         DamonError::number(path, self.read(path)?)
     }
 
-    pub(crate) fn read(&self, path: &TreePath) -> Result<String, DamonError> {
+    pub(crate) fn read(&self, path: &TreePath) -> Result<String> {
         let read = retry_while_busy(self.nr_tries(), || self.tree.read(path));
         read.map_err(DamonError::read(path))
     }
@@ -438,7 +429,7 @@ impl<T: Tree> Claim<T> {
         }
     }
 
-    pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
+    pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<()> {
         let written = retry_while_busy(self.nr_tries(), || self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),

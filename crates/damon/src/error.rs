@@ -8,6 +8,9 @@ use thiserror::Error;
 
 use crate::tree::TreePath;
 
+/// Result of a request to the kernel's DAMON.
+pub(crate) type Result<T, E = DamonError> = std::result::Result<T, E>;
+
 /// Error of a request to the kernel's DAMON.
 #[derive(Debug, Error)]
 pub enum DamonError {

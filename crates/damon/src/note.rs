@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::DamonError;
+use crate::error::{DamonError, Result};
 
 const NAME: &str = "kernel-damon.json";
 const LOCK: &str = "kernel-damon.lock";
@@ -45,7 +45,7 @@ pub(crate) struct NotePlace {
 
 impl NotePlace {
     /// Takes the lock; the error names its present owner.
-    pub(crate) fn take(directory: &Path) -> Result<Self, DamonError> {
+    pub(crate) fn take(directory: &Path) -> Result<Self> {
         let path = directory.join(LOCK);
         let wrong = |source| DamonError::Note {
             path: path.clone(),
@@ -92,7 +92,7 @@ impl NotePlace {
     }
 
     /// Replaces the note as a whole.
-    pub(crate) fn write(&self, note: &Note) -> Result<(), DamonError> {
+    pub(crate) fn write(&self, note: &Note) -> Result<()> {
         let new = self.path.with_extension("new");
         let write = || -> io::Result<()> {
             fs::write(&new, serde_json::to_vec(note).map_err(io::Error::other)?)?;

@@ -34,7 +34,7 @@ use super::batch::{self, Block};
 use super::huge_page::MADV_COLLAPSE;
 use super::{ProcessActuator, bits};
 use crate::areas::MappedArea;
-use crate::probe::ProbeError;
+use crate::probe::Result;
 use crate::process::Advised;
 use crate::{cgroup, compaction, host};
 
@@ -118,7 +118,7 @@ impl ProcessActuator {
         &mut self,
         target: TargetId,
         blocks: &mut [Block],
-    ) -> Result<BTreeSet<u64>, ProbeError> {
+    ) -> Result<BTreeSet<u64>> {
         let mut done = BTreeSet::new();
         let whole: Vec<(AddressRange, bits::Bitmap)> = blocks
             .iter()

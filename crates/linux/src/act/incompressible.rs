@@ -17,7 +17,7 @@ use isotherm_policy::Refusal;
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
-use crate::probe::ProbeError;
+use crate::probe::Result;
 use crate::process::call_length;
 use crate::swap::WholePages;
 
@@ -100,7 +100,7 @@ impl ProcessActuator {
         target: TargetId,
         ranges: &[AddressRange],
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let Some(mut before) = self.incompressible.count() else {
             return self.advise(target, ranges, libc::MADV_PAGEOUT, blocks);
         };

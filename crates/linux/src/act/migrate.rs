@@ -7,7 +7,7 @@ use isotherm_policy::scheme::Destination;
 use super::batch::Block;
 use super::{ProcessActuator, bits, refuse_all};
 use crate::node::Zones;
-use crate::probe::{Leaf, ProbeError};
+use crate::probe::{Leaf, Result};
 use crate::process::{Process, ProcessError};
 
 /// Pages in one call: it takes and returns a word for each.
@@ -21,7 +21,7 @@ impl ProcessActuator {
         destinations: &[Destination],
         is_idle: bool,
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let Some(process) = self.probe.process(target) else {
             refuse_all(blocks, Refusal::Exited);
             return Ok(());
@@ -94,7 +94,7 @@ impl ProcessActuator {
         hidden: Vec<Hidden>,
         is_idle: bool,
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let spans = |pages: &[Hidden]| -> Vec<(u64, u32)> {
             pages.iter().map(|page| (page.address, 1)).collect()
         };

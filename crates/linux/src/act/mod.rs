@@ -46,7 +46,7 @@ use crate::areas::{MappedArea, overlapping};
 use crate::cgroup::GroupNumbers;
 use crate::host;
 use crate::node;
-use crate::probe::{PageTableProbe, ProbeError};
+use crate::probe::{PageTableProbe, ProbeError, Result};
 use crate::process::{Advised, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
@@ -104,7 +104,7 @@ pub struct ProcessActuator {
 
 impl ProcessActuator {
     /// Returns an actuator without targets.
-    pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
+    pub fn new(options: ActOptions) -> Result<Self> {
         Ok(Self {
             probe: PageTableProbe::new()?,
             options,
@@ -129,7 +129,7 @@ impl ProcessActuator {
         self
     }
 
-    fn keep_frames(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+    fn keep_frames(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let Some(frames) = &self.frames else {
             return Ok(());
         };
@@ -137,7 +137,7 @@ impl ProcessActuator {
     }
 
     /// Adds `process` as `target`.
-    pub fn add(&mut self, target: TargetId, process: Process) -> Result<(), ProbeError> {
+    pub fn add(&mut self, target: TargetId, process: Process) -> Result<()> {
         self.probe.add(target, process)
     }
 
@@ -169,7 +169,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &[u64],
         see: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         self.probe.read_blocks(target, blocks, see)
     }
 
@@ -179,7 +179,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(u64, u32),
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         self.probe.read_blocks(target, blocks, |facts| {
             see(facts.address, bits::count(&facts.present));
         })?;
@@ -194,7 +194,7 @@ impl ProcessActuator {
         blocks: &[u64],
         is_read: bool,
         mut look: impl FnMut(BlockUse),
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         if is_read {
             self.probe.contents(target, blocks, |contents| {
                 look(BlockUse {
@@ -218,7 +218,7 @@ impl ProcessActuator {
     }
 
     /// Executes operations of one target and action.
-    fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
+    fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>> {
         let started = Instant::now();
         let target = operations[0].target;
         let Some(mut blocks) = self.blocks(target, operations)? else {
@@ -267,11 +267,7 @@ impl ProcessActuator {
 
     /// Skips pages whose accessed bit is set, and clears it. Either the page was touched just now, or its bit was not
     /// yet sampled. A page that is still idle the next time has a clear bit then.
-    fn give_second_chance(
-        &mut self,
-        target: TargetId,
-        blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    fn give_second_chance(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let mut touched: Vec<Block> = blocks
             .iter()
             .filter(|block| !bits::is_empty(&bits::and(&block.wanted, &block.accessed)))
@@ -289,17 +285,13 @@ impl ProcessActuator {
     }
 
     /// Clears the accessed bits of the wanted pages.
-    fn make_old(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+    fn make_old(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let ranges = self.wanted(target, blocks);
         self.advise(target, &ranges, libc::MADV_COLD, blocks)
     }
 
     /// Returns the blocks in which the operations' ranges have pages; `None` if the target is gone.
-    fn blocks(
-        &mut self,
-        target: TargetId,
-        operations: &[Operation],
-    ) -> Result<Option<Vec<Block>>, ProbeError> {
+    fn blocks(&mut self, target: TargetId, operations: &[Operation]) -> Result<Option<Vec<Block>>> {
         let areas = areas_of(&self.areas, target);
         let mut parts: Vec<AddressRange> = operations
             .iter()
@@ -326,7 +318,7 @@ impl ProcessActuator {
         blocks: &[Block],
         unread: R,
         see: impl Fn(&BlockFacts) -> R,
-    ) -> Result<Vec<R>, ProbeError> {
+    ) -> Result<Vec<R>> {
         let addresses: Vec<u64> = blocks.iter().map(|block| block.address).collect();
         let mut seen = vec![unread; blocks.len()];
         self.probe.read_blocks(target, &addresses, |facts| {
@@ -349,7 +341,7 @@ impl ProcessActuator {
         ranges: &[AddressRange],
         advice: i32,
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let Some(process) = self.probe.process(target) else {
             refuse_all(blocks, Refusal::Exited);
             return Ok(());
@@ -404,11 +396,7 @@ impl Actuator for ProcessActuator {
         lacks(action)
     }
 
-    fn act(
-        &mut self,
-        operations: &[Operation],
-        outcomes: &mut Vec<Outcome>,
-    ) -> Result<(), ProbeError> {
+    fn act(&mut self, operations: &[Operation], outcomes: &mut Vec<Outcome>) -> Result<()> {
         outcomes.clear();
         self.swap = swap::facts();
         self.incompressible.begin();
@@ -437,7 +425,7 @@ impl Actuator for ProcessActuator {
 }
 
 impl ProcessActuator {
-    fn read_areas(&mut self, operations: &[Operation]) -> Result<(), ProbeError> {
+    fn read_areas(&mut self, operations: &[Operation]) -> Result<()> {
         let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
         self.areas
             .retain(|_, (read, _)| read.elapsed() < AREAS_LAST);
@@ -457,7 +445,7 @@ impl ProcessActuator {
     }
 
     /// Executes one operation that is too large for a batch.
-    fn act_in_parts(&mut self, operation: &Operation) -> Result<Outcome, ProbeError> {
+    fn act_in_parts(&mut self, operation: &Operation) -> Result<Outcome> {
         let mut whole = Outcome::default();
         let mut start = operation.range.start;
         while start < operation.range.end {

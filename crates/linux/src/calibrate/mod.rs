@@ -41,6 +41,8 @@ const COLLAPSED: u64 = 8;
 const IDLE_MIN: f64 = 0.7;
 const TARGET: TargetId = TargetId(0);
 
+type Result<T, E = CalibrationError> = std::result::Result<T, E>;
+
 /// Reason why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
@@ -71,7 +73,7 @@ pub fn calibrate(
     is_made_up: bool,
     subject: Command,
     mut tell: impl FnMut(f64),
-) -> Result<Calibration, CalibrationError> {
+) -> Result<Calibration> {
     let pages = content.len() as u64 / PAGE_SIZE;
     if pages == 0 || !(content.len() as u64).is_multiple_of(PAGE_SIZE) {
         return Err(CalibrationError::Content(content.len()));
@@ -155,7 +157,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(content: &[u8], subject: Command) -> Result<Self, CalibrationError> {
+    fn start(content: &[u8], subject: Command) -> Result<Self> {
         let subject = Subject::start(subject, content, HELD)?;
         let mut actuator = ProcessActuator::new(ActOptions::default())?;
         actuator.add(TARGET, Process::open(subject.pid())?)?;
@@ -167,7 +169,7 @@ impl Bench {
     }
 
     /// Pages out whole blocks, alone and beside a busy thread.
-    fn page_out_whole(&mut self, sums: &mut Sums) -> Result<Option<f64>, CalibrationError> {
+    fn page_out_whole(&mut self, sums: &mut Sums) -> Result<Option<f64>> {
         let operations = [operation(self.subject.memory, None)];
         self.subject.touch(false)?;
         let before = swap::held_and_taken();
@@ -183,7 +185,7 @@ impl Bench {
     }
 
     /// Pages out every second page, so that no block goes as a whole.
-    fn page_out_alone(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn page_out_alone(&mut self, sums: &mut Sums) -> Result<()> {
         let mut pages = bits::NONE;
         (0..512).step_by(2).for_each(|i| bits::set(&mut pages, i));
         let blocks = self.ranges(HELD / BLOCK_SIZE, BLOCK_SIZE).into_iter();
@@ -203,12 +205,7 @@ impl Bench {
     }
 
     /// Makes the program touch everything again, and measures the refaults.
-    fn come_back(
-        &mut self,
-        is_every_second: bool,
-        pages: f64,
-        sums: &mut Sums,
-    ) -> Result<(), CalibrationError> {
+    fn come_back(&mut self, is_every_second: bool, pages: f64, sums: &mut Sums) -> Result<()> {
         let took = self.subject.touch(is_every_second)?;
         if pages >= took.units / 2.0 {
             sums.refault.push(took.cpu_ns / pages);
@@ -216,7 +213,7 @@ impl Bench {
         Ok(())
     }
 
-    fn faults(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn faults(&mut self, sums: &mut Sums) -> Result<()> {
         let small = self.subject.fresh(false)?;
         sums.minor_fault.push(small.cpu_ns / small.units.max(1.0));
         let huge = self.subject.fresh(true)?;
@@ -225,7 +222,7 @@ impl Bench {
     }
 
     /// Clears accessed bits of single pages and of blocks, beside a busy thread.
-    fn clears(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn clears(&mut self, sums: &mut Sums) -> Result<()> {
         self.subject.touch(false)?;
         self.subject.work(true)?;
         let nr = HELD / BLOCK_SIZE;
@@ -246,7 +243,7 @@ impl Bench {
         Ok(())
     }
 
-    fn collapses(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn collapses(&mut self, sums: &mut Sums) -> Result<()> {
         self.subject.touch(false)?;
         let ranges = self.ranges(COLLAPSED, BLOCK_SIZE);
         let took = self.advise(&ranges, crate::act::MADV_COLLAPSE)?;
@@ -264,11 +261,7 @@ impl Bench {
     }
 
     /// Returns the CPU time of advising about one of `ranges`; `None` if any is refused.
-    fn advise(
-        &self,
-        ranges: &[AddressRange],
-        advice: i32,
-    ) -> Result<Option<f64>, CalibrationError> {
+    fn advise(&self, ranges: &[AddressRange], advice: i32) -> Result<Option<f64>> {
         let mut answers = Vec::new();
         let before = process_cpu();
         self.process.advise(ranges, advice, &mut answers)?;
@@ -277,7 +270,7 @@ impl Bench {
         Ok(is_done.then_some(took))
     }
 
-    fn act(&mut self, operations: &[Operation]) -> Result<Acted, CalibrationError> {
+    fn act(&mut self, operations: &[Operation]) -> Result<Acted> {
         let mut outcomes: Vec<Outcome> = Vec::new();
         let (before, began) = (process_cpu(), Instant::now());
         self.actuator.act(operations, &mut outcomes)?;
@@ -293,10 +286,7 @@ impl Bench {
 
     /// Acts while a thread of the program works. Also returns the fraction of acting's CPU time that the thread lost.
     /// It is `None` if all CPUs are busy: the thread then lost its CPU, and was not disturbed.
-    fn beside_work(
-        &mut self,
-        operations: &[Operation],
-    ) -> Result<(Acted, Option<f64>), CalibrationError> {
+    fn beside_work(&mut self, operations: &[Operation]) -> Result<(Acted, Option<f64>)> {
         self.subject.work(true)?;
         // The undisturbed rate is measured before and after, as the load of this machine changes.
         let (idle_before, looked) = (CpuTimes::read(), Instant::now());
@@ -316,7 +306,7 @@ impl Bench {
         Ok((acted, idle.filter(|idle| *idle >= IDLE_MIN).map(|_| lost)))
     }
 
-    fn rate_of_work(&mut self) -> Result<f64, CalibrationError> {
+    fn rate_of_work(&mut self) -> Result<f64> {
         let (rounds, began) = (self.subject.rounds()?, Instant::now());
         std::thread::sleep(std::time::Duration::from_millis(100));
         let done = self.subject.rounds()? - rounds;

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
 
-use super::CalibrationError;
+use super::{CalibrationError, Result};
 use crate::clock::thread_cpu;
 use crate::mapped::Mapping;
 
@@ -47,11 +47,7 @@ pub(super) struct Took {
 
 impl Subject {
     /// Starts a subject whose memory holds repeated `content`.
-    pub(super) fn start(
-        mut command: Command,
-        content: &[u8],
-        bytes: u64,
-    ) -> Result<Self, CalibrationError> {
+    pub(super) fn start(mut command: Command, content: &[u8], bytes: u64) -> Result<Self> {
         let io = CalibrationError::Subject;
         let mut child = command
             .stdin(Stdio::piped())
@@ -81,7 +77,7 @@ impl Subject {
     }
 
     /// Writes to all pages, or to every second of them, in an order that defeats caches.
-    pub(super) fn touch(&mut self, is_every_second: bool) -> Result<Took, CalibrationError> {
+    pub(super) fn touch(&mut self, is_every_second: bool) -> Result<Took> {
         self.ask(if is_every_second {
             "touch 2"
         } else {
@@ -90,19 +86,19 @@ impl Subject {
     }
 
     /// Touches new memory, in base pages or huge pages.
-    pub(super) fn fresh(&mut self, is_huge: bool) -> Result<Took, CalibrationError> {
+    pub(super) fn fresh(&mut self, is_huge: bool) -> Result<Took> {
         self.ask(if is_huge { "fresh huge" } else { "fresh small" })
     }
 
-    pub(super) fn work(&mut self, works: bool) -> Result<(), CalibrationError> {
+    pub(super) fn work(&mut self, works: bool) -> Result<()> {
         self.ask(if works { "work" } else { "rest" }).map(drop)
     }
 
-    pub(super) fn rounds(&mut self) -> Result<f64, CalibrationError> {
+    pub(super) fn rounds(&mut self) -> Result<f64> {
         Ok(self.ask("rounds")?.units)
     }
 
-    fn ask(&mut self, word: &str) -> Result<Took, CalibrationError> {
+    fn ask(&mut self, word: &str) -> Result<Took> {
         let io = CalibrationError::Subject;
         writeln!(self.words, "{word}").map_err(io)?;
         let answer = self.answer()?;
@@ -113,7 +109,7 @@ impl Subject {
         }
     }
 
-    fn answer(&mut self) -> Result<String, CalibrationError> {
+    fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
         let read = self.answers.read_line(&mut line);
         match read.map_err(CalibrationError::Subject)? {

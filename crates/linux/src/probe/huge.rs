@@ -8,7 +8,7 @@
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
 
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{PageTableProbe, Result};
 use super::tables::BLOCK_SHIFT;
 
 /// Bits of an entry (arch/x86/include/asm/pgtable_types.h): `_PAGE_RW`, `_PAGE_DIRTY`, `_PAGE_PSE`,
@@ -26,7 +26,7 @@ impl PageTableProbe {
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
+    ) -> Result<Option<Vec<u64>>> {
         // Smaller ranges cannot hold a block.
         let mut ranges: Vec<AddressRange> = ranges.to_vec();
         ranges.retain(|range| first_block(*range) + BLOCK_SIZE <= range.end);

@@ -11,7 +11,7 @@ use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 
 use super::clear_refs::ClearMethod;
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{PageTableProbe, Result};
 use super::walker::{AddressSpace, TableLookup, Walker, WalkerError};
 
 const TOP_SHIFT: u32 = 30;
@@ -22,7 +22,7 @@ impl PageTableProbe {
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
+    ) -> Result<Option<Vec<u64>>> {
         self.read_space(target, |walker, space| {
             let mut found = Vec::new();
             let gigabytes = walker.gigabytes(space, ranges)?;
@@ -37,7 +37,7 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let mut look = |i: usize, table: TableLookup<'_>| {
             let address = blocks[i];
             let none = BlockFacts {
@@ -91,7 +91,7 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(u64, u64, u32),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
         let Some(others) = others.filter(|others| !others.is_empty()) else {
             return self.each_frame_of(target, blocks, see);
@@ -131,7 +131,7 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(u64, u64, u32),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let mut look = |i: usize, table: TableLookup<'_>| match table {
             TableLookup::Copy(copy) => {
                 for page in 0..512 {
@@ -211,7 +211,7 @@ impl TableProbe for PageTableProbe {
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
+    ) -> Result<Option<Vec<u64>>> {
         let Some(mut found) = self.occupied_tables(target, ranges)? else {
             return Ok(None);
         };
@@ -235,7 +235,7 @@ impl TableProbe for PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
         let Some(others) = others.filter(|others| !others.is_empty()) else {
             return self.read_tables(target, blocks, see);
@@ -255,16 +255,11 @@ impl TableProbe for PageTableProbe {
         Ok(is_alive)
     }
 
-    fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
+    fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<()> {
         Self::clear(self, target, ranges)
     }
 
-    fn is_clearable(
-        &mut self,
-        target: TargetId,
-        address: u64,
-        by: ClearedBy,
-    ) -> Result<bool, ProbeError> {
+    fn is_clearable(&mut self, target: TargetId, address: u64, by: ClearedBy) -> Result<bool> {
         let method = match by {
             ClearedBy::Range => ClearMethod::Madvise,
             ClearedBy::Space => ClearMethod::ClearRefs,
@@ -273,12 +268,7 @@ impl TableProbe for PageTableProbe {
     }
 
     /// Clears by `/proc/PID/clear_refs`.
-    fn clear_space(
-        &mut self,
-        target: TargetId,
-        nr_pages: u64,
-        hold_max: Nanos,
-    ) -> Result<bool, ProbeError> {
+    fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> Result<bool> {
         let Some(watched) = self.targets.get(&target) else {
             return Ok(false);
         };

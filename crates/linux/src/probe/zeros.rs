@@ -12,7 +12,7 @@ use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::{PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 
 use super::entry::Leaf;
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{PageTableProbe, Result};
 use super::walker::{AddressSpace, Walker, WalkerError};
 
 /// Blocks that are read in one BPF run: 0.5 ms.
@@ -64,7 +64,7 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         see: impl FnMut(BlockContents),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let read = self.read_space(target, |walker, space| walker.contents(space, blocks, see));
         Ok(read?.is_some())
     }
