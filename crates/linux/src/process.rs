@@ -7,6 +7,7 @@ mod worker;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 
 use isotherm_engine::AddressRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,7 +18,6 @@ use crate::areas::MappedArea;
 use crate::page_map::PageMap;
 use crate::system_call::{checked, owned};
 use crate::text;
-use worker::Worker;
 
 pub use worker::resident_bytes;
 
@@ -76,7 +76,8 @@ pub enum Advised {
 pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
-    worker: Worker,
+    /// Thread whose `/proc` files are read instead of the main thread's; 0 for none.
+    other_thread: AtomicU32,
 }
 
 impl Process {
@@ -91,7 +92,7 @@ impl Process {
         Ok(Self {
             pid,
             pidfd: pidfd.map_err(error)?,
-            worker: Worker::default(),
+            other_thread: AtomicU32::new(0),
         })
     }
 
@@ -305,7 +306,7 @@ impl Process {
         Ok(Self {
             pid: self.pid,
             pidfd: self.pidfd.try_clone()?,
-            worker: Worker::default(),
+            other_thread: AtomicU32::new(0),
         })
     }
 

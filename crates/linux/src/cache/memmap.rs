@@ -20,7 +20,7 @@ use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::{CachedFolio, FolioState};
 use thiserror::Error;
 
-use super::window::{Toucher, Window, file_in_memory};
+use super::window::{Toucher, file_in_memory, window};
 use crate::mapped::MappedArray;
 use crate::page_map::frame_of;
 use crate::probe::object;
@@ -390,7 +390,7 @@ fn path(names: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn frame_of_first_page(file: &File) -> io::Result<u64> {
-    let window = Window::new(file, 0, 1)?;
+    let window = window(file, 0, 1)?;
     Toucher::new()?.touch(std::iter::once(window.range().start))?;
     frame_of(window.range().start)?.ok_or_else(|| {
         io::Error::other(

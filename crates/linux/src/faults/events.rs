@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, Nanos};
 use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer};
 use thiserror::Error;
 
-use super::perf_event::{self, Counted};
+use super::perf_event::{self, MAJOR, MINOR};
 use crate::probe::{Walker, WalkerError, object};
 use crate::process;
 
@@ -165,8 +165,8 @@ impl FaultSampler {
         let cpus = libbpf_rs::num_possible_cpus().map_err(FaultError::bpf("count processors"))?;
         for cpu in 0..cpus as u32 {
             for (what, program, period) in [
-                (Counted::Minor, "fault_minor", period),
-                (Counted::Major, "fault_major", MAJOR_PERIOD),
+                (MINOR, "fault_minor", period),
+                (MAJOR, "fault_major", MAJOR_PERIOD),
             ] {
                 let event = match perf_event::open(what, cpu, period) {
                     // The processor is offline.
@@ -184,7 +184,7 @@ impl FaultSampler {
                 // The link closes the descriptor (bpf_link_perf_detach in libbpf).
                 let _ = of_link.into_raw_fd();
                 self.links.push(link);
-                if what == Counted::Minor {
+                if what == MINOR {
                     self.minor.push(event);
                 }
             }

@@ -39,39 +39,26 @@ impl PageTableProbe {
         mut see: impl FnMut(BlockFacts),
     ) -> Result<bool> {
         let mut look = |i: usize, table: TableLookup<'_>| {
-            let address = blocks[i];
-            let none = BlockFacts {
-                address,
+            let mut facts = BlockFacts {
+                address: blocks[i],
                 huge: false,
                 present: [0; 8],
                 accessed: [0; 8],
                 swapped: [0; 8],
             };
-            let facts = match table {
-                TableLookup::Copy(copy) => {
-                    let bitmaps = copy.bitmaps();
-                    BlockFacts {
-                        present: bitmaps.present,
-                        accessed: bitmaps.accessed,
-                        swapped: bitmaps.swapped,
-                        ..none
+            match table {
+                TableLookup::Copy(copy) => copy.read_into(&mut facts),
+                TableLookup::Leaf(leaf) if !leaf.is_special() => {
+                    facts.huge = true;
+                    facts.present = [u64::MAX; 8];
+                    if leaf.is_accessed() {
+                        facts.accessed = [u64::MAX; 8];
                     }
                 }
-                TableLookup::Leaf(leaf) if leaf.is_special() => none,
-                TableLookup::Leaf(leaf) => BlockFacts {
-                    huge: true,
-                    present: [u64::MAX; 8],
-                    accessed: if leaf.is_accessed() {
-                        [u64::MAX; 8]
-                    } else {
-                        [0; 8]
-                    },
-                    ..none
-                },
-                TableLookup::Absent => none,
+                TableLookup::Leaf(_) | TableLookup::Absent => {}
                 // The block is unknown this time; the next read may succeed.
                 TableLookup::Changed => return,
-            };
+            }
             see(facts);
         };
         let read = self.read_space(target, |walker, space| {

@@ -72,7 +72,7 @@ impl Tally {
     /// Samples the frames in `ranges` of physical addresses that hold pages on a reclaim list, like the kernel's
     /// `damon_get_folio`: free memory has no user.
     pub fn add_frames(&mut self, ranges: &[AddressRange]) -> Result<(), MemoryMapError> {
-        let zones = Zones(zones()?);
+        let zones = zones()?;
         let cannot = |source| MemoryMapError::Unreadable {
             path: "/proc/kpageflags",
             source,
@@ -80,7 +80,7 @@ impl Tally {
         let frames = Frames::open().map_err(cannot)?;
         for address in spread(ranges, self.stride) {
             let frame = address / PAGE_SIZE;
-            if let Some(node) = zones.node_of(frame)
+            if let Some(node) = node_of(&zones, frame)
                 && frames.is_on_lru(frame).map_err(cannot)?
             {
                 *self.pages.entry(node).or_default() += 1;
@@ -110,22 +110,11 @@ fn spread(ranges: &[AddressRange], stride: u64) -> impl Iterator<Item = u64> + '
     })
 }
 
-/// Zones that have memory.
-#[derive(Debug, Default)]
-pub struct Zones(Vec<Zone>);
-
-impl Zones {
-    /// Reads the current zones; none if they cannot be read.
-    pub fn read() -> Self {
-        Self(zones().unwrap_or_default())
-    }
-
-    /// Returns the node of a frame, if known.
-    pub fn node_of(&self, frame: u64) -> Option<u32> {
-        let address = frame.checked_mul(PAGE_SIZE)?;
-        let zone = self.0.iter().find(|zone| zone.range.contains(address));
-        zone.map(|zone| zone.node)
-    }
+/// Returns the node of a frame, if known.
+pub(crate) fn node_of(zones: &[Zone], frame: u64) -> Option<u32> {
+    let address = frame.checked_mul(PAGE_SIZE)?;
+    let zone = zones.iter().find(|zone| zone.range.contains(address));
+    zone.map(|zone| zone.node)
 }
 
 /// Returns the reason why there is no memory on `node`, if there is none. Returns `None` if that is unknown.
@@ -149,7 +138,7 @@ fn no_node(node: u32, zones: &[Zone]) -> MemoryMapError {
 
 /// Returns the number of nodes with memory; 1 if that cannot be read.
 pub fn count() -> usize {
-    nodes_of(&Zones::read().0).len().max(1)
+    nodes_of(&zones().unwrap_or_default()).len().max(1)
 }
 
 fn nodes_of(zones: &[Zone]) -> BTreeSet<u32> {
