@@ -94,11 +94,9 @@ impl<T: Tree> TreeReader<'_, T> {
     }
 
     fn context(&mut self, path: &TreePath) -> Result<Option<DamonContext>> {
-        let operations = self.word(&path.join("operations"), |word| match word {
-            "vaddr" => Some(Operations::Vaddr),
-            "fvaddr" => Some(Operations::Fvaddr),
-            "paddr" => Some(Operations::Paddr),
-            _ => None,
+        let operations = self.word(&path.join("operations"), |word| {
+            let mut known = [Operations::Vaddr, Operations::Fvaddr, Operations::Paddr].into_iter();
+            known.find(|operations| operations.name() == word)
         })?;
         let Some(operations) = operations else {
             return Ok(None);
@@ -241,10 +239,9 @@ impl<T: Tree> TreeReader<'_, T> {
         let tuner = path.join("goal_tuner");
         let tuner = match self.tree.kind(&tuner) {
             None => None,
-            Some(_) => self.word(&tuner, |word| match word {
-                "consist" => Some(Tuner::Consist),
-                "temporal" => Some(Tuner::Temporal),
-                _ => None,
+            Some(_) => self.word(&tuner, |word| {
+                let mut known = [Tuner::Consist, Tuner::Temporal].into_iter();
+                known.find(|tuner| tuner.name() == word)
             })?,
         };
         let denominator: u32 = self.number_or(&path.join("fail_charge_denom"), 0)?;

@@ -24,7 +24,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, PAGES_PER_BLOCK, TargetId};
@@ -67,7 +66,9 @@ struct Room {
 impl HugePageReclaim {
     pub(super) fn new() -> Self {
         // zswap took only single pages before 6.13, and passed huge ones to the disk.
-        let is_passed_by = host::kernel_version() < (6, 13) && zswap_is_on();
+        let zswap = fs::read_to_string("/sys/module/zswap/parameters/enabled");
+        let has_zswap = zswap.is_ok_and(|enabled| enabled.starts_with('Y'));
+        let is_passed_by = host::kernel_version() < (6, 13) && has_zswap;
         Self {
             is_possible: super::lacks(Action::Collapse).is_none() && !is_passed_by,
             targets: BTreeMap::new(),
@@ -191,11 +192,6 @@ fn free_huge_pages() -> u64 {
 fn free_in(free_blocks: &[u64]) -> u64 {
     let large = free_blocks.iter().skip(PAGES_PER_BLOCK.ilog2() as usize);
     large.enumerate().map(|(i, count)| count << i).sum()
-}
-
-fn zswap_is_on() -> bool {
-    let path = Path::new("/sys/module/zswap/parameters/enabled");
-    fs::read_to_string(path).is_ok_and(|on| on.starts_with('Y'))
 }
 
 #[cfg(test)]

@@ -166,12 +166,6 @@ pub struct Memmap {
     groups: MappedArray<GroupWords>,
 }
 
-impl std::fmt::Debug for Memmap {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Memmap")
-    }
-}
-
 impl Memmap {
     /// Loads the programs and finds the descriptors.
     pub fn new() -> Result<Self, MemmapError> {

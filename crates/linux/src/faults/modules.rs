@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
@@ -182,25 +182,20 @@ fn open(pid: u32, path: &str, inode: u64) -> io::Result<File> {
         let is_plain = libc::major(metadata.dev()) != 0;
         Ok(metadata.is_file() && (metadata.ino() == inode || !is_plain))
     };
+    let mut options = File::options();
+    // A FIFO must not block.
+    options.read(true).custom_flags(libc::O_NONBLOCK);
     for path in [
         format!("/proc/{pid}/root{path}"),
         format!("/proc/{pid}/exe"),
     ] {
-        if let Ok(file) = open_regular(&path)
+        if let Ok(file) = options.open(&path)
             && is_it(&file)?
         {
             return Ok(file);
         }
     }
     Err(io::ErrorKind::NotFound.into())
-}
-
-/// Opens a file without blocking.
-fn open_regular(path: &str) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = File::options();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    options.open(path)
 }
 
 #[cfg(test)]
