@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU32;
 use isotherm_engine::AddressRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use thiserror::Error;
 
 use crate::areas::MappedArea;
@@ -401,8 +402,8 @@ pub fn has_name(pid: u32, name: &str) -> bool {
 /// Sends SIGTERM to a child of ours. Does nothing if it has ended already.
 pub fn terminate(child: &mut std::process::Child) {
     if let Ok(None) = child.try_wait() {
-        // SAFETY: our own child, not yet waited for, so its number is not reused.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+        // It is not yet waited for, so its number is not reused.
+        kill_process(Pid::from_child(child), Signal::TERM).ok();
     }
 }
 
@@ -421,22 +422,12 @@ fn pids_in(list: &str) -> Vec<u32> {
 /// Raises the limit of open files to the hard limit (each target takes some) and returns it. Call it after other
 /// programs were started: some do not expect so high a limit.
 pub fn raise_file_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid struct, here and below.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return 1024;
-    }
-    let before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
-        limit.rlim_max
-    } else {
-        before
-    }
+    let before = getrlimit(Resource::Nofile);
+    let (current, maximum) = (before.maximum, before.maximum);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current, maximum });
+    let limit = raised.map_or(before.current, |()| maximum);
+    // `None` is no limit.
+    limit.unwrap_or(u64::MAX)
 }
 
 /// Whether process ids here are those of the initial pid namespace.

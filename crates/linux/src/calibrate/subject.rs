@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::{CalibrationError, Result};
 use crate::clock::thread_cpu;
@@ -130,8 +131,7 @@ impl Drop for Subject {
 /// Runs as the subject until standard input ends.
 pub fn be_subject() -> std::io::Result<()> {
     // The measuring program may be killed.
-    // SAFETY: no memory is involved.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    set_parent_process_death_signal(Some(Signal::KILL)).ok();
     let mut input = BufReader::new(std::io::stdin().lock());
     let mut header = String::new();
     input.read_line(&mut header)?;
