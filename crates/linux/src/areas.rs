@@ -59,9 +59,7 @@ impl Permissions {
 
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|flag| write!(f, "{}", char::from(*flag)))
+        f.write_str(str::from_utf8(&self.0).unwrap_or_default())
     }
 }
 

@@ -275,7 +275,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::areas::Permissions;
 
     fn operation(scheme: usize, target: u32, first: u64, nr: u64) -> Operation {
         let range = AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE);
@@ -361,13 +360,7 @@ mod tests {
     }
 
     fn area(start: u64, end: u64) -> MappedArea {
-        MappedArea {
-            range: AddressRange::new(start, end),
-            permissions: Permissions::new("rw-p").expect("four flags"),
-            name: "".into(),
-            file: None,
-            unreclaimable: None,
-        }
+        MappedArea::parse(&format!("{start:x}-{end:x} rw-p 0 00:00 0 ")).expect("a mapping")
     }
 
     #[test]
