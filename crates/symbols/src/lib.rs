@@ -144,9 +144,7 @@ impl Symbolizer {
         offsets: &[u64],
     ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
         let copy = copy(file)?;
-        let path = path_of(&copy);
-        self.check(&path)?;
-        self.names(&path, offsets)
+        self.path_names(&path_of(&copy), None, offsets)
     }
 
     fn names(&self, path: &Path, offsets: &[u64]) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {

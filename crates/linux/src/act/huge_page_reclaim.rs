@@ -185,7 +185,8 @@ fn rest_of(block: &Block) -> Option<bits::Bitmap> {
 fn free_huge_pages() -> u64 {
     let text = fs::read_to_string("/proc/buddyinfo").unwrap_or_default();
     let zones = compaction::parse_buddyinfo(&text).unwrap_or_default();
-    zones.iter().map(|zone| free_in(&zone.free_blocks)).sum()
+    let free = zones.iter().map(|(_, zone)| free_in(&zone.free_blocks));
+    free.sum()
 }
 
 /// Returns the huge pages in `free_blocks`, which counts free blocks of 1, 2, 4, ... pages.

@@ -99,7 +99,18 @@ pub fn calibrate(
         }
         tell((round + 1) as f64 / ROUNDS as f64);
     }
-    sums.tell(&mut result);
+    result.page_out_whole_ns = Measured::of(&sums.whole);
+    result.page_out_whole_lost = Measured::of(&sums.whole_lost);
+    result.page_out_alone_ns = Measured::of(&sums.alone);
+    result.page_out_running_ns = Measured::of(&sums.running);
+    result.page_out_running_lost = Measured::of(&sums.running_lost);
+    result.refault_ns = Measured::of(&sums.refault);
+    result.minor_fault_ns = Measured::of(&sums.minor_fault);
+    result.huge_fault_ns = Measured::of(&sums.huge_fault);
+    result.collapse_ns = Measured::of(&sums.collapse);
+    result.clear_range_ns = Measured::of(&sums.clear_range);
+    result.clear_page_ns = Measured::of(&sums.clear_page);
+    result.set_again_ns = Measured::of(&sums.set_again);
     result.took_seconds = began.elapsed().as_secs_f64();
     Ok(result)
 }
@@ -118,23 +129,6 @@ struct Sums {
     clear_range: Vec<f64>,
     clear_page: Vec<f64>,
     set_again: Vec<f64>,
-}
-
-impl Sums {
-    fn tell(&self, result: &mut Calibration) {
-        result.page_out_whole_ns = Measured::of(&self.whole);
-        result.page_out_whole_lost = Measured::of(&self.whole_lost);
-        result.page_out_alone_ns = Measured::of(&self.alone);
-        result.page_out_running_ns = Measured::of(&self.running);
-        result.page_out_running_lost = Measured::of(&self.running_lost);
-        result.refault_ns = Measured::of(&self.refault);
-        result.minor_fault_ns = Measured::of(&self.minor_fault);
-        result.huge_fault_ns = Measured::of(&self.huge_fault);
-        result.collapse_ns = Measured::of(&self.collapse);
-        result.clear_range_ns = Measured::of(&self.clear_range);
-        result.clear_page_ns = Measured::of(&self.clear_page);
-        result.set_again_ns = Measured::of(&self.set_again);
-    }
 }
 
 struct Acted {

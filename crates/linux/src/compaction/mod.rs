@@ -45,7 +45,7 @@ use crate::node::{self, MemoryMapError, Zone};
 use crate::text;
 
 pub use kswapd::Kswapd;
-pub use parse::{BuddyZone, ParseError, parse_buddyinfo};
+pub use parse::{ParseError, parse_buddyinfo};
 pub use trigger::{Compacted, Compacting, Trigger};
 
 const BUDDYINFO: &str = "/proc/buddyinfo";
@@ -117,22 +117,16 @@ impl FragmentationReader {
 }
 
 /// Joins free blocks with sizes. A zone that was added since the sizes were read has size 0.
-fn join(buddies: Vec<BuddyZone>, sizes: &[Zone]) -> Vec<NodeFacts> {
+fn join(buddies: Vec<(u32, ZoneFacts)>, sizes: &[Zone]) -> Vec<NodeFacts> {
     let mut nodes: Vec<NodeFacts> = Vec::new();
-    for buddy in buddies {
-        let size = sizes
-            .iter()
-            .find(|zone| zone.node == buddy.node && zone.name == buddy.name);
-        let zone = ZoneFacts {
-            name: buddy.name,
-            present_pages: size.map_or(0, |zone| zone.present / PAGE_SIZE),
-            free_blocks: buddy.free_blocks,
-            contended: false,
-        };
-        match nodes.iter_mut().find(|facts| facts.node == buddy.node) {
+    for (node, mut zone) in buddies {
+        let is_it = |size: &&Zone| size.node == node && size.name == zone.name;
+        let size = sizes.iter().find(is_it);
+        zone.present_pages = size.map_or(0, |size| size.present / PAGE_SIZE);
+        match nodes.iter_mut().find(|facts| facts.node == node) {
             Some(facts) => facts.zones.push(zone),
             None => nodes.push(NodeFacts {
-                node: buddy.node,
+                node,
                 zones: vec![zone],
                 kswapd_active: false,
             }),
