@@ -60,7 +60,6 @@ pub struct DamonContext {
     pub operations: Operations,
     pub targets: Vec<DamonTarget>,
     pub intervals: Intervals,
-    /// Goal that tunes the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
     /// Bounds on the number of regions, all targets together.
     pub nr_regions: Bounds<u32>,

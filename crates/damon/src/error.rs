@@ -72,7 +72,6 @@ fn list(lacks: &[Lack]) -> String {
 }
 
 impl DamonError {
-    /// Returns the error of reading a file or directory.
     pub(crate) fn read(path: &TreePath) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Read {
             path: path.clone(),
@@ -80,7 +79,6 @@ impl DamonError {
         }
     }
 
-    /// Parses the number that a file holds.
     pub(crate) fn number<N: FromStr>(path: &TreePath, found: String) -> Result<N, Self> {
         found.parse().map_err(|_| Self::NotANumber {
             path: path.clone(),

@@ -91,7 +91,6 @@ impl NotePlace {
         serde_json::from_slice(&fs::read(&self.path).ok()?).ok()
     }
 
-    /// Replaces the note as a whole.
     pub(crate) fn write(&self, note: &Note) -> Result<()> {
         let new = self.path.with_extension("new");
         let write = || -> io::Result<()> {

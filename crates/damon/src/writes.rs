@@ -98,7 +98,6 @@ pub(crate) fn values(kdamond: &TreePath, context: &DamonContext, layout: Layout)
 #[derive(Default)]
 struct Writer {
     writes: Vec<Write>,
-    /// Prefix of `asked_by`.
     in_scheme: String,
     asked_by: String,
 }

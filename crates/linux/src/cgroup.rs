@@ -50,7 +50,6 @@ pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
     })
 }
 
-/// Returns the possible directories of a group with this name.
 fn candidates(name: &Path, mounts: &str) -> Vec<PathBuf> {
     if name.components().any(|part| part == Component::ParentDir) {
         return Vec::new();

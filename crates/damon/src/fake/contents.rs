@@ -163,7 +163,6 @@ pub(super) fn takes(level: Level, path: &TreePath, value: &str) -> bool {
     }
 }
 
-/// Returns whether the directory `filters` accepts filters of a type.
 fn takes_filter(level: Level, filters: &TreePath, value: &str) -> bool {
     let (from, is_core) = match value {
         "anon" | "memcg" => (Level(6, 3), false),

@@ -223,7 +223,6 @@ pub(super) fn within(blocks: &mut [Block], range: AddressRange) -> &mut [Block] 
     &mut blocks[first..end.max(first)]
 }
 
-/// Sums up the outcome of `operation` over `blocks`.
 pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
     let mut outcome = Outcome::default();
     let mut accounted = 0;

@@ -129,7 +129,6 @@ impl LeftAlone {
         *ranges = AddressRange::union(ranges.iter().copied().chain(parts));
     }
 
-    /// Drops the parts outside of `areas`.
     fn keep(&mut self, target: TargetId, areas: impl Iterator<Item = AddressRange>) {
         let before = self.ranges.remove(&target).unwrap_or_default();
         for area in areas {

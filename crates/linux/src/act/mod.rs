@@ -217,7 +217,6 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Executes operations of one target and action.
     fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>> {
         let started = Instant::now();
         let target = operations[0].target;

@@ -119,13 +119,11 @@ fn unescape(word: &[u8]) -> PathBuf {
 /// Type of a mapping's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CacheFileKind {
-    /// Pages of a named file.
     File,
     /// Pages of a file without a name.
     Deleted,
     /// Pages of a block device: mostly a file system's own tables.
     BlockDevice,
-    /// Pages of directories and others.
     Other,
 }
 

@@ -146,7 +146,6 @@ pub struct FileFacts {
     pub nr_links: u32,
     /// Type and permissions, as in stat(2).
     pub mode: u32,
-    /// Number of cached pages.
     pub nr_pages: u64,
     /// Path within the file system, if the kernel has it in memory.
     pub path: Option<Vec<u8>>,

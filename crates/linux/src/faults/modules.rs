@@ -28,7 +28,6 @@ pub struct ModuleId(pub u32);
 /// Path and build id of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleName {
-    /// Its path, as the process that maps it sees it.
     pub path: String,
     /// The linker's build id, as hexadecimal digits.
     pub build_id: Option<String>,
@@ -155,7 +154,6 @@ impl Modules {
         areas
     }
 
-    /// Returns the unwind information of an area.
     pub(super) fn unwinding(&self, area: &CodeArea) -> Option<Module<Arc<[u8]>>> {
         let known = &self.known[area.module?.0 as usize];
         // A mapping begins with the page in which a segment begins.

@@ -65,7 +65,6 @@ pub struct Unwinder {
     jit_bytes: Arc<AtomicU64>,
 }
 
-/// The code of one process.
 struct Space {
     /// The address space, as a number.
     number: u64,
@@ -282,7 +281,6 @@ impl Space {
     }
 }
 
-/// The caller of a frame.
 enum Above {
     Caller(u64),
     /// The frame has no caller.

@@ -22,7 +22,6 @@ use crate::areas::MappedArea;
 /// A range whose memory is also mapped at a lower address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alias {
-    /// Own addresses of the alias.
     range: AddressRange,
     /// Lower addresses of the same memory.
     first: AddressRange,

@@ -75,7 +75,6 @@ pub struct PageTableProbe {
     pub(super) induced: Induced,
     pub(super) clear_refs: ClearRefs,
     pub(super) cost: Cost,
-    /// Aliases of each target that has any.
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can no longer be watched, and the reasons.
     failed: BTreeMap<TargetId, String>,

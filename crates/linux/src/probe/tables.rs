@@ -139,7 +139,6 @@ impl PageTableProbe {
     }
 }
 
-/// Whether one huge page maps all of `block`.
 fn is_huge(frames: &BTreeMap<u64, (u64, u32)>, block: u64) -> bool {
     frames.get(&block).is_some_and(|(_, nr)| *nr > 1)
 }

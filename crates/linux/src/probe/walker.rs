@@ -443,7 +443,6 @@ pub(super) enum TaskLimit {
     Process(u32),
 }
 
-/// Runs a task iterator program to its end.
 fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
     let iterator = open_iterator(program, limit)?;
     io::copy(&mut File::from(iterator), &mut io::sink()).map(drop)

@@ -79,7 +79,6 @@ pub struct TakenDown {
     pub was_not_ours: bool,
 }
 
-/// A device that is noted as ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Noted {
     /// Device name, such as `zram1`.
@@ -442,7 +441,6 @@ fn write_header(device: &Path, bytes: u64, uuid: Uuid) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns the UUID of a first page, if that is a swap header.
 fn header_uuid(page: &[u8; PAGE_SIZE as usize]) -> Option<Uuid> {
     let uuid = page[UUID_AT].try_into().expect("16 bytes");
     page.ends_with(MAGIC).then_some(Uuid(uuid))

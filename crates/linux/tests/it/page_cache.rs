@@ -54,7 +54,6 @@ fn folios(memmap: &mut Memmap, file: &File) -> Vec<CachedFolio> {
     found
 }
 
-/// Returns the frames of memory of this process.
 fn frames_of(memory: &[u8]) -> BTreeSet<u64> {
     let pagemap = File::open("/proc/self/pagemap").expect("our own");
     let mut entries = vec![0; memory.len() / PAGE_SIZE as usize * 8];
