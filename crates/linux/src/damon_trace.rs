@@ -78,6 +78,7 @@ pub enum TracedWhat {
     Aggregated(TracedRegion),
     /// A region on which a scheme is about to act.
     BeforeApply { scheme: u32, region: TracedRegion },
+    /// The new sampling interval.
     IntervalsTuned { sample: Nanos },
     /// The new effective quota of a scheme, in bytes per window.
     EffectiveSize { scheme: u32, bytes: u64 },
