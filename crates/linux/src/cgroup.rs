@@ -158,13 +158,8 @@ fn with_those_below(directory: &Path) -> impl Iterator<Item = PathBuf> {
     std::iter::from_fn(next).take(MAX_GROUPS)
 }
 
-/// Returns the inode number of a group's directory, by which the kernel's memory map knows it.
-fn inode_of(name: &Path) -> Option<u64> {
-    Some(fs::metadata(find(name).ok()?).ok()?.ino())
-}
-
-/// Numbers by which the kernel's memory map knows groups. Finding one reads the table of mounts, so it is cached for a
-/// second.
+/// Numbers by which the kernel's memory map knows groups: the inode numbers of their directories. Finding one reads the
+/// table of mounts, so it is cached for a second.
 #[derive(Debug, Default)]
 pub struct GroupNumbers {
     known: BTreeMap<String, (Instant, Option<u64>)>,
@@ -186,7 +181,9 @@ impl GroupNumbers {
         {
             return *number;
         }
-        let number = inode_of(Path::new(name));
+        let group = find(Path::new(name)).ok();
+        let metadata = group.and_then(|directory| fs::metadata(directory).ok());
+        let number = metadata.map(|metadata| metadata.ino());
         self.known.insert(name.to_owned(), (Instant::now(), number));
         number
     }

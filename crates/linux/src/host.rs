@@ -311,7 +311,7 @@ fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
     let name = "page tables by BPF";
     let why = match walker {
         Ok(walker) => {
-            let levels = walker.levels();
+            let levels = walker.cpu.levels;
             let found = format!("program loaded, {levels}-level tables calibrated");
             return ok(name, found);
         }

@@ -127,7 +127,7 @@ impl FaultSampler {
     pub fn attach(whose: SampledTargets, period: u64, a_second: u64) -> Result<Self, FaultError> {
         // The walker's layout is needed to detect huge pages; sampling works without it.
         let mut walker = Walker::new();
-        if walker.as_ref().is_ok_and(|walker| !walker.sees_all_ids()) {
+        if walker.as_ref().is_ok_and(|walker| !walker.sees_all_ids) {
             return Err(FaultError::PidNamespace);
         }
         // Not every kernel allows programs on its functions.

@@ -413,7 +413,7 @@ impl AccessProbe for PageTableProbe {
     fn cost(&self) -> Cost {
         Cost {
             monitor_cpu: process_cpu(),
-            induced_cpu: Nanos(self.induced.total_ns() as u64),
+            induced_cpu: Nanos(self.induced.total_ns as u64),
             ..self.cost
         }
     }

@@ -219,7 +219,7 @@ impl PhysicalProbe {
     /// are consecutive.
     fn each_frame_of(&mut self, number: u32, see: impl FnMut(u64, u64, u32)) -> Result<()> {
         let target = TargetId(number);
-        let user = if self.inner.walker.levels() == 5 {
+        let user = if self.inner.walker.cpu.levels == 5 {
             USER_HALF
         } else {
             USER_HALF_4_LEVELS

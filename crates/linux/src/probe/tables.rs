@@ -26,7 +26,7 @@ impl PageTableProbe {
         self.read_space(target, |walker, space| {
             let mut found = Vec::new();
             let gigabytes = walker.gigabytes(space, ranges)?;
-            walker.occupied(space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))?;
+            walker.entries(space, BLOCK_SHIFT, &gigabytes, |block, _| found.push(block))?;
             retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
             Ok(found)
         })
@@ -159,7 +159,7 @@ impl Walker {
     ) -> Result<Vec<u64>, WalkerError> {
         let tops = aligned_parts(ranges, TOP_SHIFT + 9);
         let mut gigabytes = Vec::new();
-        self.occupied(space, TOP_SHIFT, &tops, |gigabyte| gigabytes.push(gigabyte))?;
+        self.entries(space, TOP_SHIFT, &tops, |start, _| gigabytes.push(start))?;
         retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
         Ok(gigabytes)
     }

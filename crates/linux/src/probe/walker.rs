@@ -156,9 +156,9 @@ pub(crate) struct Walker {
     pub(super) slots: MappedArray<u64>,
     runs: MappedArray<RawRun>,
     tables: MappedArray<RawTable>,
-    cpu: CpuFacts,
+    pub(crate) cpu: CpuFacts,
     /// Whether process ids here are those of the initial pid namespace.
-    sees_all_ids: bool,
+    pub(crate) sees_all_ids: bool,
 }
 
 impl Walker {
@@ -196,19 +196,11 @@ impl Walker {
         &mut self.control.get_mut()[0]
     }
 
-    pub(crate) fn levels(&self) -> u32 {
-        self.cpu.levels
-    }
-
     /// Returns the layout of page tables: the start of the direct map, the mask of an entry's address bits, and the
     /// address bit at which the top level's index begins.
     pub(crate) fn layout(&mut self) -> (u64, u64, u32) {
         let control = self.control();
         (control.page_offset, control.frame_mask, control.top_shift)
-    }
-
-    pub(crate) fn sees_all_ids(&self) -> bool {
-        self.sees_all_ids
     }
 
     /// Finds the page tables of process `pid` (in our pid namespace).
@@ -320,18 +312,8 @@ impl Walker {
     }
 
     /// Passes to `see` the start of every part of 1 << `shift` bytes (21: blocks, 30: gigabytes) that has a table or a
-    /// leaf. Covers the tables of that level that map the addresses `starts`.
-    pub(crate) fn occupied(
-        &mut self,
-        space: &AddressSpace,
-        shift: u32,
-        starts: &[u64],
-        mut see: impl FnMut(u64),
-    ) -> Result<(), WalkerError> {
-        self.entries(space, shift, starts, |address, _| see(address))
-    }
-
-    /// Does the work of `occupied`, and also passes the entry of each part; 0 where a larger leaf covers it.
+    /// leaf, and its entry; 0 where a larger leaf covers it. Covers the tables of that level that map the addresses
+    /// `starts`.
     pub(super) fn entries(
         &mut self,
         space: &AddressSpace,
