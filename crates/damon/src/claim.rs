@@ -28,9 +28,9 @@ const EINVAL: i32 = 22;
 /// Tries of an access while another process uses the tree: the kernel does not wait for its lock, but returns EBUSY.
 /// This is the number while no kdamond of this process runs; if a module holds DAMON, EBUSY is permanent.
 const TRIES: u32 = 40;
-/// Tries while kdamonds of this process run. Another program may send them commands, too (counters are read so), and the
-/// kernel has one pending command at a time. The kdamond executes it between two samples, or after a whole aggregation
-/// interval, and not while it pages out memory.
+/// Tries while kdamonds of this process run. Another program may send them commands, too (counters are read so), and
+/// the kernel has one pending command at a time. The kdamond executes it between two samples, or after a whole
+/// aggregation interval, and not while it pages out memory.
 const TRIES_WITH_KDAMONDS: u32 = 4_000;
 const PAUSE: Duration = Duration::from_millis(5);
 

@@ -289,8 +289,8 @@ enum Above {
 }
 
 /// Finds the caller of code that no file describes by the frame pointer, and sets the registers to the caller's. The
-/// frame of a Python trampoline lies at the stack pointer instead: a word of padding, or the caller's frame pointer, and
-/// the return address.
+/// frame of a Python trampoline lies at the stack pointer instead: a word of padding, or the caller's frame pointer,
+/// and the return address.
 fn above(
     space: &Space,
     registers: &mut UnwindRegsX86_64,
