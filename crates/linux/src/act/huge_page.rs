@@ -81,10 +81,8 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &mut [Block],
     ) -> Result<()> {
-        let areas = super::areas_of(&self.areas, target);
         for block in &mut *blocks {
-            let is_private = batch::mapping_around(block.range(), areas)
-                .is_some_and(MappedArea::is_private_anonymous);
+            let is_private = self.is_private(target, block.range());
             if !block.huge || block.wanted != bits::ALL {
                 block.refuse(&bits::ALL, Refusal::NotPresent);
             } else if !is_private {

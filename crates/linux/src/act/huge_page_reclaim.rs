@@ -157,7 +157,7 @@ impl ProcessActuator {
     }
 
     /// Whether `range` lies in one mapping of private anonymous memory.
-    fn is_private(&self, target: TargetId, range: AddressRange) -> bool {
+    pub(super) fn is_private(&self, target: TargetId, range: AddressRange) -> bool {
         let areas = super::areas_of(&self.areas, target);
         batch::mapping_around(range, areas).is_some_and(MappedArea::is_private_anonymous)
     }
