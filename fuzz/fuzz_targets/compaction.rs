@@ -13,11 +13,9 @@ fuzz_target!(|text: &str| {
     let Ok(buddies) = parse_buddyinfo(buddyinfo) else {
         return;
     };
-    let zones = buddies.into_iter().map(|zone| ZoneFacts {
-        name: zone.name,
+    let zones = buddies.into_iter().map(|(_, zone)| ZoneFacts {
         present_pages: rest.len() as u64,
-        free_blocks: zone.free_blocks,
-        contended: false,
+        ..zone
     });
     let facts = NodeFacts {
         zones: zones.collect(),

@@ -11,19 +11,28 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use isotherm_policy::scheme::{Action, FilterKind};
 
-use crate::busy_retry::{BusyRetry, EBUSY, EINVAL, retry_while_busy};
 use crate::context::{DamonContext, Operations};
-use crate::error::{DamonError, Lack};
+use crate::error::{DamonError, Lack, Result};
 use crate::modules::Module;
 use crate::note::{Note, NotePlace, UNKNOWN_PID};
 use crate::tree::{EntryKind, Tree, TreePath};
 use crate::writes::{Layout, Write, skeleton, values};
 
-/// Upper bound of the tree's depth.
 const DEPTH_MAX: usize = 16;
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
+/// Tries of an access while another process uses the tree: the kernel does not wait for its lock, but returns EBUSY.
+/// This is the number while no kdamond of this process runs; if a module holds DAMON, EBUSY is permanent.
+const TRIES: u32 = 40;
+/// Tries while kdamonds of this process run. Another program may send them commands, too (counters are read so), and
+/// the kernel has one pending command at a time. The kdamond executes it between two samples, or after a whole
+/// aggregation interval, and not while it pages out memory.
+const TRIES_WITH_KDAMONDS: u32 = 4_000;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The tree while this process owns it.
 #[derive(Debug)]
@@ -44,12 +53,7 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails with [`DamonError::InUse`] if a kdamond runs, or with the error of the tree or the directory.
-    pub fn take(
-        tree: T,
-        directory: &Path,
-        boot: &str,
-        modules: Vec<Module>,
-    ) -> Result<Self, DamonError> {
+    pub fn take(tree: T, directory: &Path, boot: &str, modules: Vec<Module>) -> Result<Self> {
         let place = NotePlace::take(directory)?;
         let mut claim = Self {
             tree,
@@ -63,11 +67,10 @@ impl<T: Tree> Claim<T> {
             claim.recover(&note);
         }
         claim.require_unused()?;
-        claim.note = Note {
-            boot: boot.to_owned(),
-            before: claim.save()?,
-            ..Note::default()
-        };
+        claim.note.boot = boot.to_owned();
+        let mut before = Vec::new();
+        claim.save_below(&TreePath::kdamonds(), 0, &mut before)?;
+        claim.note.before = before;
         claim.place.write(&claim.note)?;
         claim.is_released = false;
         Ok(claim)
@@ -83,7 +86,7 @@ impl<T: Tree> Claim<T> {
     /// # Errors
     /// Fails with [`DamonError::Lacks`] before anything runs, listing everything that this kernel lacks. Fails with
     /// [`DamonError::Refused`] if the kernel does not turn a kdamond on.
-    pub fn start(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
+    pub fn start(&mut self, contexts: &[DamonContext]) -> Result<()> {
         let result = self.set_up(contexts).and_then(|()| self.turn_on());
         if result.is_err() {
             // The first failure is the one to report.
@@ -96,14 +99,14 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails as [`Claim::start`] does, except for errors that only a running kdamond shows.
-    pub fn check(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
+    pub fn check(&mut self, contexts: &[DamonContext]) -> Result<()> {
         let result = self.set_up(contexts);
         self.begin_anew()?;
         result
     }
 
     /// Undoes everything and keeps the claim. Anything that is left in the tree stays noted, for the end.
-    fn begin_anew(&mut self) -> Result<(), DamonError> {
+    fn begin_anew(&mut self) -> Result<()> {
         if !self.undo(&self.note.clone()).is_empty() {
             return Ok(());
         }
@@ -112,7 +115,7 @@ impl<T: Tree> Claim<T> {
         self.place.write(&self.note)
     }
 
-    fn set_up(&mut self, contexts: &[DamonContext]) -> Result<(), DamonError> {
+    fn set_up(&mut self, contexts: &[DamonContext]) -> Result<()> {
         let nr = TreePath::kdamonds().join("nr_kdamonds");
         self.note.written = vec![(nr.to_string(), contexts.len().to_string())];
         self.place.write(&self.note)?;
@@ -128,7 +131,7 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Notes the written files with their present text.
-    fn remember(&mut self, written: &[TreePath]) -> Result<(), DamonError> {
+    fn remember(&mut self, written: &[TreePath]) -> Result<()> {
         for path in written {
             let text = self.read(path)?;
             self.note.written.push((path.to_string(), text));
@@ -142,7 +145,7 @@ impl<T: Tree> Claim<T> {
         at: usize,
         context: &DamonContext,
         written: &mut Vec<TreePath>,
-    ) -> Result<Vec<Lack>, DamonError> {
+    ) -> Result<Vec<Lack>> {
         let kdamond = TreePath::kdamond(at);
         let mut lacks = self.write_all(&skeleton(&kdamond, context), written)?;
         if lacks.is_empty() {
@@ -155,11 +158,7 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Sets files in order. A file that is missing, or does not accept its value, is a feature that the kernel lacks.
-    fn write_all(
-        &mut self,
-        writes: &[Write],
-        written: &mut Vec<TreePath>,
-    ) -> Result<Vec<Lack>, DamonError> {
+    fn write_all(&mut self, writes: &[Write], written: &mut Vec<TreePath>) -> Result<Vec<Lack>> {
         let mut lacks: Vec<Lack> = Vec::new();
         for write in writes {
             let why = if self.tree.kind(&write.path).is_none() {
@@ -199,14 +198,14 @@ impl<T: Tree> Claim<T> {
         Ok(lacks)
     }
 
-    fn turn_on(&mut self) -> Result<(), DamonError> {
+    fn turn_on(&mut self) -> Result<()> {
         for at in 0..self.nr_kdamonds()? {
             self.turn_on_one(at)?;
         }
         Ok(())
     }
 
-    fn turn_on_one(&mut self, at: usize) -> Result<(), DamonError> {
+    fn turn_on_one(&mut self, at: usize) -> Result<()> {
         // The note comes first: after a SIGKILL in between, the kdamond still counts as ours.
         self.note_pid(at, UNKNOWN_PID)?;
         let state = TreePath::kdamond(at).join("state");
@@ -221,7 +220,7 @@ impl<T: Tree> Claim<T> {
         self.note_pid(at, pid)
     }
 
-    fn note_pid(&mut self, at: usize, pid: i64) -> Result<(), DamonError> {
+    fn note_pid(&mut self, at: usize, pid: i64) -> Result<()> {
         let nr = self.note.pids.len().max(at + 1);
         self.note.pids.resize(nr, UNKNOWN_PID);
         self.note.pids[at] = pid;
@@ -229,16 +228,17 @@ impl<T: Tree> Claim<T> {
     }
 
     fn why_not(&self, error: &io::Error) -> String {
-        let on: Vec<String> = self.modules.iter().filter_map(Module::in_use).collect();
-        let enabled = self.modules.iter().filter(|module| module.is_enabled());
-        let switches = enabled.map(|module| format!("`echo N > {}`", module.switch()));
-        let switches: Vec<String> = switches.collect();
+        let enabled = self.modules.iter().filter_map(|module| {
+            let turn_off = format!("`echo N > {}`", module.switch());
+            Some((module.in_use()?, turn_off))
+        });
+        let (on, turn_off): (Vec<String>, Vec<String>) = enabled.unzip();
         match error.raw_os_error() {
             Some(EBUSY) if !on.is_empty() => format!(
                 "{} of the kernel itself is on, and does not share; turn it off ({}) or watch without kernel DAMON \
                  (`--world linux`)",
                 on.join(", "),
-                switches.join(", ")
+                turn_off.join(", ")
             ),
             Some(EBUSY) => "another program's kdamond runs, and does not share".to_owned(),
             Some(EINVAL) => {
@@ -254,7 +254,7 @@ impl<T: Tree> Claim<T> {
     /// # Errors
     /// Fails as [`Claim::start`] does; the kdamond then continues as before. Fails with [`DamonError::Changed`] if
     /// another program has changed the tree.
-    pub fn commit(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+    pub fn commit(&mut self, at: usize, context: &DamonContext) -> Result<()> {
         self.require_unchanged()?;
         self.rewrite(at, context)?;
         self.command(at, "commit")
@@ -270,23 +270,20 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails as [`Claim::commit`] does; the kdamond is off then.
-    pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+    pub fn restart(&mut self, at: usize, context: &DamonContext) -> Result<()> {
         self.require_unchanged()?;
         self.turn_off(at)?;
         self.rewrite(at, context)?;
         self.turn_on_one(at)
     }
 
-    fn require_unchanged(&self) -> Result<(), DamonError> {
+    fn require_unchanged(&self) -> Result<()> {
         let changed = self.changed(&self.note);
         changed.map_or(Ok(()), |what| Err(DamonError::Changed { what }))
     }
 
     /// Turns a kdamond off, if it is on.
-    ///
-    /// # Errors
-    /// Fails if the tree refuses a write.
-    pub fn turn_off(&mut self, at: usize) -> Result<(), DamonError> {
+    pub fn turn_off(&mut self, at: usize) -> Result<()> {
         if self.is_on(at)? {
             self.command(at, "off")?;
         }
@@ -294,10 +291,7 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Writes another configuration, and a note of it: the next commit puts it into force.
-    ///
-    /// # Errors
-    /// Fails as [`Claim::start`] does.
-    pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<(), DamonError> {
+    pub fn rewrite(&mut self, at: usize, context: &DamonContext) -> Result<()> {
         let kdamond = format!("{}/", TreePath::kdamond(at));
         // The note comes first: after a SIGKILL in between, the files have neither the old nor the new values.
         let of_others = |(path, _): &(String, String)| !path.starts_with(&kdamond);
@@ -318,11 +312,11 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails with [`DamonError::Changed`] if another program has changed the tree: it is left as it is.
-    pub fn release(mut self) -> Result<Vec<String>, DamonError> {
+    pub fn release(mut self) -> Result<Vec<String>> {
         self.put_back()
     }
 
-    fn put_back(&mut self) -> Result<Vec<String>, DamonError> {
+    fn put_back(&mut self) -> Result<Vec<String>> {
         if self.is_released {
             return Ok(Vec::new());
         }
@@ -338,7 +332,7 @@ impl<T: Tree> Claim<T> {
         Ok(left)
     }
 
-    fn require_unused(&self) -> Result<(), DamonError> {
+    fn require_unused(&self) -> Result<()> {
         for at in 0..self.nr_kdamonds()? {
             let is_on = self.is_on(at).or_else(|error| match error {
                 // A reader of regions holds the lock for up to an aggregation interval, and will do so again.
@@ -370,19 +364,13 @@ impl<T: Tree> Claim<T> {
         )
     }
 
-    /// Returns all writable files with their present texts.
-    fn save(&self) -> Result<Vec<(String, String)>, DamonError> {
-        let mut saved = Vec::new();
-        self.save_below(&TreePath::kdamonds(), 0, &mut saved)?;
-        Ok(saved)
-    }
-
+    /// Saves all writable files with their present texts.
     fn save_below(
         &self,
         path: &TreePath,
         depth: usize,
         saved: &mut Vec<(String, String)>,
-    ) -> Result<(), DamonError> {
+    ) -> Result<()> {
         let entries = self.tree.list(path).map_err(DamonError::read(path))?;
         for entry in entries {
             let Some(below) = TreePath::parse(&format!("{path}/{}", entry.name)) else {
@@ -403,54 +391,46 @@ impl<T: Tree> Claim<T> {
         Ok(())
     }
 
-    /// Returns the number of kdamonds.
-    pub(crate) fn nr_kdamonds(&self) -> Result<usize, DamonError> {
+    pub(crate) fn nr_kdamonds(&self) -> Result<usize> {
         let nr: u64 = self.number(&TreePath::kdamonds().join("nr_kdamonds"))?;
         Ok(nr as usize)
     }
 
     /// Returns whether a kdamond runs.
-    ///
-    /// # Errors
-    /// Fails if the tree cannot be read.
-    pub fn is_on(&self, at: usize) -> Result<bool, DamonError> {
+    pub fn is_on(&self, at: usize) -> Result<bool> {
         Ok(self.read(&TreePath::kdamond(at).join("state"))? == "on")
     }
 
     /// Returns the process id of a kdamond's thread, while it runs.
-    ///
-    /// # Errors
-    /// Fails if the tree cannot be read.
-    pub fn pid(&self, at: usize) -> Result<Option<i64>, DamonError> {
+    pub fn pid(&self, at: usize) -> Result<Option<i64>> {
         let pid: i64 = self.number(&TreePath::kdamond(at).join("pid"))?;
         Ok((pid > 0).then_some(pid))
     }
 
-    /// Sends a command to a kdamond.
-    pub(crate) fn command(&mut self, at: usize, word: &str) -> Result<(), DamonError> {
+    pub(crate) fn command(&mut self, at: usize, word: &str) -> Result<()> {
         self.write(&TreePath::kdamond(at).join("state"), word)
     }
 
-    pub(crate) fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N, DamonError> {
+    pub(crate) fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N> {
         DamonError::number(path, self.read(path)?)
     }
 
-    pub(crate) fn read(&self, path: &TreePath) -> Result<String, DamonError> {
-        let read = retry_while_busy(self.busy_retry(), || self.tree.read(path));
+    pub(crate) fn read(&self, path: &TreePath) -> Result<String> {
+        let read = retry_while_busy(self.nr_tries(), || self.tree.read(path));
         read.map_err(DamonError::read(path))
     }
 
-    fn busy_retry(&self) -> BusyRetry {
+    fn nr_tries(&self) -> u32 {
         // A module may hold DAMON for good while a kdamond is being turned on.
         if self.note.pids.iter().any(|pid| *pid != UNKNOWN_PID) {
-            BusyRetry::ForKdamonds
+            TRIES_WITH_KDAMONDS
         } else {
-            BusyRetry::ForOthers
+            TRIES
         }
     }
 
-    pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<(), DamonError> {
-        let written = retry_while_busy(self.busy_retry(), || self.tree.write(path, value));
+    pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<()> {
+        let written = retry_while_busy(self.nr_tries(), || self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),
             value: value.to_owned(),
@@ -466,35 +446,40 @@ impl<T: Tree> Drop for Claim<T> {
     }
 }
 
+/// Repeats an attempt while it fails with EBUSY, `nr_tries` times at most.
+fn retry_while_busy<R>(nr_tries: u32, mut attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    for _ in 0..nr_tries {
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(EBUSY) => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+    attempt()
+}
+
 /// Returns the requests that the tree accepts but the kernel then ignores silently.
 fn ignored(context: &DamonContext, layout: Layout) -> Vec<Lack> {
     let operations = context.operations;
     let mut lacks = Vec::new();
     for (at, scheme) in context.schemes.iter().enumerate() {
+        let mut add = |asked_by: &str, why: String| {
+            let asked_by = format!("scheme {at}: {asked_by}");
+            lacks.push(Lack { asked_by, why });
+        };
         let action = scheme.action;
         if !operations.knows(action, layout.has_dests) {
-            lacks.push(Lack {
-                asked_by: format!("scheme {at}: action `{}`", action.name()),
-                why: format!(
-                    "`{}` takes it and does nothing; `--world linux` may do it",
-                    operations.name()
-                ),
-            });
+            let asked_by = format!("action `{}`", action.name());
+            let name = operations.name();
+            let why = format!("`{name}` takes it and does nothing; `--world linux` may do it");
+            add(&asked_by, why);
         }
-        let is_asked = scheme
-            .filters
-            .iter()
-            .any(|filter| matches!(filter.kind, FilterKind::Ops(_)));
+        let mut filters = scheme.filters.iter();
+        let is_asked = filters.any(|filter| matches!(filter.kind, FilterKind::Ops(_)));
         let moves = matches!(action, Action::MigrateHot | Action::MigrateCold);
         if operations != Operations::Paddr && is_asked && !(moves && layout.has_dests) {
-            lacks.push(Lack {
-                asked_by: format!("scheme {at}: filters by page"),
-                why: format!(
-                    "`{}` applies none to `{}`; `--world linux` does",
-                    operations.name(),
-                    action.name()
-                ),
-            });
+            let (name, action) = (operations.name(), action.name());
+            let why = format!("`{name}` applies none to `{action}`; `--world linux` does");
+            add("filters by page", why);
         }
     }
     lacks

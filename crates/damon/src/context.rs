@@ -57,29 +57,19 @@ pub struct DamonTarget {
 /// A context: the targets of one kdamond, its monitoring attributes and its schemes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DamonContext {
-    /// Operations set.
     pub operations: Operations,
     pub targets: Vec<DamonTarget>,
-    /// Monitoring intervals.
     pub intervals: Intervals,
-    /// Goal that tunes the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
     /// Bounds on the number of regions, all targets together.
     pub nr_regions: Bounds<u32>,
     /// Whether it neither monitors nor acts.
     pub is_paused: bool,
-    /// Schemes that it applies.
     pub schemes: Vec<Scheme>,
 }
 
-impl DamonContext {
-    /// Returns the number of checks of each region in an aggregation interval: the upper bound of `nr_accesses`.
-    pub fn nr_samples(&self) -> u32 {
-        nr_samples(self.intervals)
-    }
-}
-
-/// Returns the number of checks of each region in an aggregation interval (`damon_max_nr_accesses`).
+/// Returns the number of checks of each region in an aggregation interval, the upper bound of `nr_accesses`
+/// (`damon_max_nr_accesses`).
 pub fn nr_samples(intervals: Intervals) -> u32 {
     let count = intervals.aggregation.0 / intervals.sample.0.max(1);
     u32::try_from(count).unwrap_or(u32::MAX).max(1)

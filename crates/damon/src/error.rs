@@ -8,20 +8,20 @@ use thiserror::Error;
 
 use crate::tree::TreePath;
 
+/// Result of a request to the kernel's DAMON.
+pub(crate) type Result<T, E = DamonError> = std::result::Result<T, E>;
+
 /// Error of a request to the kernel's DAMON.
 #[derive(Debug, Error)]
 pub enum DamonError {
-    /// The kernel has no DAMON with sysfs.
     #[error(
         "this kernel has no DAMON that can be driven ({} is not there): it needs CONFIG_DAMON_SYSFS, Linux 5.18 or \
          later. `--world linux`, the default, needs no DAMON",
         root.display()
     )]
     Absent { root: PathBuf },
-    /// A file could not be read.
     #[error("cannot read {path} of DAMON's tree: {source}{}", hint(source))]
     Read { path: TreePath, source: io::Error },
-    /// A file could not be set.
     #[error(
         "cannot write '{value}' to {path} of DAMON's tree: {source}{}",
         hint(source)
@@ -31,32 +31,27 @@ pub enum DamonError {
         value: String,
         source: io::Error,
     },
-    /// A file that should hold a number holds another text.
     #[error("{path} of DAMON's tree says '{found}', where a number was to be")]
     NotANumber { path: TreePath, found: String },
-    /// Another user drives DAMON.
     #[error(
         "kernel DAMON is in use: {by}. It is left alone; end that first, or watch without it (`--world linux`)"
     )]
     InUse { by: String },
-    /// The request needs features that this kernel lacks.
     #[error("this kernel's DAMON lacks what is asked for: {}", list(.0))]
     Lacks(Vec<Lack>),
-    /// The kernel did not start a kdamond.
     #[error("kernel DAMON does not start ({source}): {why}")]
     Refused { source: io::Error, why: String },
-    /// Another program changed the tree while it was claimed.
     #[error(
         "another program has changed DAMON's tree meanwhile ({what}); it is left as it is. `isotherm doctor` shows it"
     )]
     Changed { what: String },
-    /// The note of the former tree could not be kept.
     #[error("cannot keep a note of DAMON's tree in {}: {source}", path.display())]
     Note { path: PathBuf, source: io::Error },
 }
 
 /// A feature that a configuration needs and this kernel lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{asked_by} ({why})")]
 pub struct Lack {
     /// Part of the configuration that needs it.
     pub asked_by: String,
@@ -72,14 +67,11 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 fn list(lacks: &[Lack]) -> String {
-    let words = lacks
-        .iter()
-        .map(|lack| format!("{} ({})", lack.asked_by, lack.why));
-    words.collect::<Vec<_>>().join("; ")
+    let words: Vec<String> = lacks.iter().map(ToString::to_string).collect();
+    words.join("; ")
 }
 
 impl DamonError {
-    /// Returns the error of reading a file or directory.
     pub(crate) fn read(path: &TreePath) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Read {
             path: path.clone(),
@@ -87,7 +79,6 @@ impl DamonError {
         }
     }
 
-    /// Parses the number that a file holds.
     pub(crate) fn number<N: FromStr>(path: &TreePath, found: String) -> Result<N, Self> {
         found.parse().map_err(|_| Self::NotANumber {
             path: path.clone(),

@@ -63,7 +63,6 @@ struct State {
     regions: Vec<FakeRegion>,
     /// Number of configurations that took effect.
     nr_commits: u32,
-    /// Number of writes.
     nr_writes: u64,
     /// Number of the write from which on all fail.
     fails_at: Option<u64>,
@@ -91,7 +90,8 @@ impl FakeTree {
     pub fn new(level: Level, pids: &[u32]) -> Self {
         let mut nodes = BTreeMap::new();
         nodes.insert(TreePath::kdamonds(), Node::Directory);
-        contents::file(&mut nodes, &TreePath::kdamonds().join("nr_kdamonds"), "0");
+        let nr_kdamonds = TreePath::kdamonds().join("nr_kdamonds");
+        contents::file(&mut nodes, &nr_kdamonds, "0", true);
         Self(Rc::new(RefCell::new(State {
             level,
             nodes,

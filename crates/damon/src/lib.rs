@@ -17,7 +17,6 @@
 //! restore after a SIGKILL what it restores at a session's end. It is bound to paths of a file system, so that no fake
 //! can simulate the kernel's traps. And it is young (0.1, one author). It is good to compare with.
 
-mod busy_retry;
 mod claim;
 mod context;
 mod error;

@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::DamonError;
+use crate::error::{DamonError, Result};
 
 const NAME: &str = "kernel-damon.json";
 const LOCK: &str = "kernel-damon.lock";
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Content of the note.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
     /// The kernel's `boot_id`: a tree does not survive a boot.
@@ -46,7 +45,7 @@ pub(crate) struct NotePlace {
 
 impl NotePlace {
     /// Takes the lock; the error names its present owner.
-    pub(crate) fn take(directory: &Path) -> Result<Self, DamonError> {
+    pub(crate) fn take(directory: &Path) -> Result<Self> {
         let path = directory.join(LOCK);
         let wrong = |source| DamonError::Note {
             path: path.clone(),
@@ -88,13 +87,11 @@ impl NotePlace {
         })
     }
 
-    /// Returns the last owner's note, if there is a readable one.
     pub(crate) fn read(&self) -> Option<Note> {
         serde_json::from_slice(&fs::read(&self.path).ok()?).ok()
     }
 
-    /// Replaces the note as a whole.
-    pub(crate) fn write(&self, note: &Note) -> Result<(), DamonError> {
+    pub(crate) fn write(&self, note: &Note) -> Result<()> {
         let new = self.path.with_extension("new");
         let write = || -> io::Result<()> {
             fs::write(&new, serde_json::to_vec(note).map_err(io::Error::other)?)?;
@@ -106,7 +103,6 @@ impl NotePlace {
         })
     }
 
-    /// Removes the note, as nothing is left to undo.
     pub(crate) fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -6,7 +6,7 @@ use isotherm_engine::{AddressRange, Intervals, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
-use crate::error::DamonError;
+use crate::error::{DamonError, Result};
 use crate::tree::{EntryKind, Tree, TreePath};
 
 /// Counters of one scheme, by DAMOS's names: `nr` counts regions, `sz` bytes. `None`: this kernel does not have the
@@ -87,7 +87,7 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails if the tree refuses the command; a kdamond that has ended has no counters.
-    pub fn stats(&mut self, at: usize) -> Result<Vec<KernelStats>, DamonError> {
+    pub fn stats(&mut self, at: usize) -> Result<Vec<KernelStats>> {
         self.command(at, "update_schemes_stats")?;
         // Kernels before 6.9 do not know this command.
         let has_quotas = match self.command(at, "update_schemes_effective_quotas") {
@@ -106,7 +106,7 @@ impl<T: Tree> Claim<T> {
             .collect()
     }
 
-    fn stats_of(&self, scheme: &TreePath, has_quotas: bool) -> Result<KernelStats, DamonError> {
+    fn stats_of(&self, scheme: &TreePath, has_quotas: bool) -> Result<KernelStats> {
         let stats = scheme.join("stats");
         let number = |name: &str| self.number(&stats.join(name));
         let effective = scheme.join("quotas/effective_bytes");
@@ -123,20 +123,17 @@ impl<T: Tree> Claim<T> {
         })
     }
 
-    fn number_if_there(&self, path: &TreePath) -> Result<Option<u64>, DamonError> {
+    fn number_if_there(&self, path: &TreePath) -> Result<Option<u64>> {
         let is_there = self.tree.kind(path).is_some();
         is_there.then(|| self.number(path)).transpose()
     }
 
     /// Returns a running kdamond's current intervals; tuned ones where this kernel tunes them.
-    ///
-    /// # Errors
-    /// Fails if a file cannot be read.
-    pub fn intervals(&mut self, at: usize) -> Result<Intervals, DamonError> {
+    pub fn intervals(&mut self, at: usize) -> Result<Intervals> {
         // Kernels without tuning do not know this command.
         let _ = self.command(at, "update_tuned_intervals");
         let path = TreePath::kdamond(at).join("contexts/0/monitoring_attrs/intervals");
-        let time = |name: &str| -> Result<Nanos, DamonError> {
+        let time = |name: &str| -> Result<Nanos> {
             let us: u64 = self.number(&path.join(name))?;
             Ok(Nanos(us.saturating_mul(1_000)))
         };
@@ -152,11 +149,7 @@ impl<T: Tree> Claim<T> {
     ///
     /// # Errors
     /// Fails if the tree refuses the command: kernels before 6.2 do not know it.
-    pub fn tried_regions(
-        &mut self,
-        at: usize,
-        scheme: usize,
-    ) -> Result<Vec<KernelRegion>, DamonError> {
+    pub fn tried_regions(&mut self, at: usize, scheme: usize) -> Result<Vec<KernelRegion>> {
         self.command(at, "update_schemes_tried_regions")?;
         let path = TreePath::kdamond(at)
             .join("contexts/0/schemes")
@@ -176,7 +169,7 @@ impl<T: Tree> Claim<T> {
     }
 
     /// Reads one region; `None` if it is empty.
-    fn tried_region(&self, path: &TreePath) -> Result<Option<KernelRegion>, DamonError> {
+    fn tried_region(&self, path: &TreePath) -> Result<Option<KernelRegion>> {
         let (start, end) = (
             self.number(&path.join("start"))?,
             self.number(&path.join("end"))?,

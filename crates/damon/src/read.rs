@@ -9,7 +9,7 @@ use isotherm_policy::scheme::{
 };
 
 use crate::context::{DamonContext, DamonTarget, Operations};
-use crate::error::DamonError;
+use crate::error::{DamonError, Result};
 use crate::tree::{Tree, TreePath};
 
 /// State of any user's kdamond.
@@ -24,10 +24,7 @@ pub struct KdamondState {
 }
 
 /// Returns all kdamonds of a tree, in order.
-///
-/// # Errors
-/// Fails if a file cannot be read, or holds no number where one is expected.
-pub fn read_kdamonds(tree: &impl Tree) -> Result<Vec<KdamondState>, DamonError> {
+pub fn read_kdamonds(tree: &impl Tree) -> Result<Vec<KdamondState>> {
     let mut reader = TreeReader {
         tree,
         unknown: Vec::new(),
@@ -55,16 +52,16 @@ struct TreeReader<'a, T> {
 }
 
 impl<T: Tree> TreeReader<'_, T> {
-    fn text(&self, path: &TreePath) -> Result<String, DamonError> {
+    fn text(&self, path: &TreePath) -> Result<String> {
         self.tree.read(path).map_err(DamonError::read(path))
     }
 
-    fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N, DamonError> {
+    fn number<N: std::str::FromStr>(&self, path: &TreePath) -> Result<N> {
         DamonError::number(path, self.text(path)?)
     }
 
     /// Reads a number from a file that not every kernel has.
-    fn number_or<N: std::str::FromStr>(&self, path: &TreePath, or: N) -> Result<N, DamonError> {
+    fn number_or<N: std::str::FromStr>(&self, path: &TreePath, or: N) -> Result<N> {
         match self.tree.kind(path) {
             Some(_) => self.number(path),
             None => Ok(or),
@@ -82,7 +79,7 @@ impl<T: Tree> TreeReader<'_, T> {
         &mut self,
         path: &TreePath,
         known: impl FnOnce(&str) -> Option<W>,
-    ) -> Result<Option<W>, DamonError> {
+    ) -> Result<Option<W>> {
         let text = self.text(path)?;
         let word = known(&text);
         if word.is_none() {
@@ -91,17 +88,15 @@ impl<T: Tree> TreeReader<'_, T> {
         Ok(word)
     }
 
-    fn microseconds(&self, path: &TreePath) -> Result<Nanos, DamonError> {
+    fn microseconds(&self, path: &TreePath) -> Result<Nanos> {
         let us: u64 = self.number(path)?;
         Ok(Nanos(us.saturating_mul(1_000)))
     }
 
-    fn context(&mut self, path: &TreePath) -> Result<Option<DamonContext>, DamonError> {
-        let operations = self.word(&path.join("operations"), |word| match word {
-            "vaddr" => Some(Operations::Vaddr),
-            "fvaddr" => Some(Operations::Fvaddr),
-            "paddr" => Some(Operations::Paddr),
-            _ => None,
+    fn context(&mut self, path: &TreePath) -> Result<Option<DamonContext>> {
+        let operations = self.word(&path.join("operations"), |word| {
+            let mut known = [Operations::Vaddr, Operations::Fvaddr, Operations::Paddr].into_iter();
+            known.find(|operations| operations.name() == word)
         })?;
         let Some(operations) = operations else {
             return Ok(None);
@@ -132,7 +127,7 @@ impl<T: Tree> TreeReader<'_, T> {
         }))
     }
 
-    fn intervals_goal(&self, path: &TreePath) -> Result<Option<IntervalsGoal>, DamonError> {
+    fn intervals_goal(&self, path: &TreePath) -> Result<Option<IntervalsGoal>> {
         let aggregations = self.number_or(&path.join("aggrs"), 0)?;
         if aggregations == 0 {
             return Ok(None);
@@ -145,18 +140,14 @@ impl<T: Tree> TreeReader<'_, T> {
         }))
     }
 
-    fn targets(
-        &self,
-        path: &TreePath,
-        operations: Operations,
-    ) -> Result<Vec<DamonTarget>, DamonError> {
+    fn targets(&self, path: &TreePath, operations: Operations) -> Result<Vec<DamonTarget>> {
         let nr: usize = self.number(&path.join("nr_targets"))?;
-        let target = |at| -> Result<DamonTarget, DamonError> {
+        let target = |at| -> Result<DamonTarget> {
             let path = path.at(at);
             let pid: u32 = self.number(&path.join("pid_target"))?;
             let regions = path.join("regions");
             let nr: usize = self.number(&regions.join("nr_regions"))?;
-            let region = |at: usize| -> Result<Option<AddressRange>, DamonError> {
+            let region = |at: usize| -> Result<Option<AddressRange>> {
                 let path = regions.at(at);
                 let (start, end) = (
                     self.number(&path.join("start"))?,
@@ -164,8 +155,7 @@ impl<T: Tree> TreeReader<'_, T> {
                 );
                 Ok(AddressRange::checked(start, end))
             };
-            let regions: Result<Vec<Option<AddressRange>>, DamonError> =
-                (0..nr).map(region).collect();
+            let regions: Result<Vec<Option<AddressRange>>> = (0..nr).map(region).collect();
             Ok(DamonTarget {
                 pid: (operations != Operations::Paddr).then_some(pid),
                 regions: regions?.into_iter().flatten().collect(),
@@ -176,7 +166,7 @@ impl<T: Tree> TreeReader<'_, T> {
     }
 
     /// Reads a scheme; `None` if its action is unknown.
-    fn scheme(&mut self, path: &TreePath) -> Result<Option<Scheme>, DamonError> {
+    fn scheme(&mut self, path: &TreePath) -> Result<Option<Scheme>> {
         let action: Option<Action> = self.word(&path.join("action"), |word| word.parse().ok())?;
         let Some(action) = action else {
             return Ok(None);
@@ -197,10 +187,10 @@ impl<T: Tree> TreeReader<'_, T> {
         Ok(Some(scheme))
     }
 
-    fn pattern(&self, path: &TreePath) -> Result<AccessPattern, DamonError> {
+    fn pattern(&self, path: &TreePath) -> Result<AccessPattern> {
         let bound = |below: &str| self.number(&path.join(below));
         // The kernel stores 32 bits, but its files accept 64.
-        let small = |below: &str| -> Result<u32, DamonError> {
+        let small = |below: &str| -> Result<u32> {
             let number: u64 = self.number(&path.join(below))?;
             Ok(u32::try_from(number).unwrap_or(u32::MAX))
         };
@@ -220,7 +210,7 @@ impl<T: Tree> TreeReader<'_, T> {
         })
     }
 
-    fn destinations(&self, path: &TreePath) -> Result<Vec<Destination>, DamonError> {
+    fn destinations(&self, path: &TreePath) -> Result<Vec<Destination>> {
         let dests = path.join("dests");
         let nr: usize = self.number_or(&dests.join("nr_dests"), 0)?;
         if nr == 0 {
@@ -240,7 +230,7 @@ impl<T: Tree> TreeReader<'_, T> {
         (0..nr).map(destination).collect()
     }
 
-    fn quota(&mut self, path: &TreePath) -> Result<Quota, DamonError> {
+    fn quota(&mut self, path: &TreePath) -> Result<Quota> {
         let goals = path.join("goals");
         let mut read = Vec::new();
         for at in 0..self.number_or(&goals.join("nr_goals"), 0)? {
@@ -249,15 +239,14 @@ impl<T: Tree> TreeReader<'_, T> {
         let tuner = path.join("goal_tuner");
         let tuner = match self.tree.kind(&tuner) {
             None => None,
-            Some(_) => self.word(&tuner, |word| match word {
-                "consist" => Some(Tuner::Consist),
-                "temporal" => Some(Tuner::Temporal),
-                _ => None,
+            Some(_) => self.word(&tuner, |word| {
+                let mut known = [Tuner::Consist, Tuner::Temporal].into_iter();
+                known.find(|tuner| tuner.name() == word)
             })?,
         };
         let denominator: u32 = self.number_or(&path.join("fail_charge_denom"), 0)?;
         let numerator: u32 = self.number_or(&path.join("fail_charge_num"), 0)?;
-        let milliseconds = |name: &str| -> Result<Nanos, DamonError> {
+        let milliseconds = |name: &str| -> Result<Nanos> {
             let ms: u64 = self.number(&path.join(name))?;
             Ok(Nanos(ms.saturating_mul(1_000_000)))
         };
@@ -280,7 +269,7 @@ impl<T: Tree> TreeReader<'_, T> {
         })
     }
 
-    fn goal(&mut self, path: &TreePath) -> Result<Option<Goal>, DamonError> {
+    fn goal(&mut self, path: &TreePath) -> Result<Option<Goal>> {
         let node: u32 = self.number_or(&path.join("nid"), 0)?;
         let memcg_path = self.tree.read(&path.join("path")).unwrap_or_default();
         let name = path.join("target_metric");
@@ -298,7 +287,7 @@ impl<T: Tree> TreeReader<'_, T> {
         }))
     }
 
-    fn watermarks(&mut self, path: &TreePath) -> Result<Option<Watermarks>, DamonError> {
+    fn watermarks(&mut self, path: &TreePath) -> Result<Option<Watermarks>> {
         let metric = self.word(&path.join("metric"), |word| match word {
             "none" => Some(None),
             "free_mem_rate" => Some(Some(WatermarkMetric::FreeMemRate)),
@@ -316,7 +305,7 @@ impl<T: Tree> TreeReader<'_, T> {
         }))
     }
 
-    fn filter(&mut self, path: &TreePath) -> Result<Option<Filter>, DamonError> {
+    fn filter(&mut self, path: &TreePath) -> Result<Option<Filter>> {
         let number = |name: &str| self.number_or(&path.join(name), 0_u64);
         let range = AddressRange::checked(number("addr_start")?, number("addr_end")?);
         let target = TargetId(number("damon_target_idx")? as u32);

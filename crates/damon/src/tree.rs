@@ -64,12 +64,8 @@ impl TreePath {
     /// Returns the parent directory; the root's is the root.
     #[must_use]
     pub fn parent(&self) -> Self {
-        Self(
-            self.0
-                .rsplit_once('/')
-                .map_or("", |(parent, _)| parent)
-                .to_owned(),
-        )
+        let parent = self.0.rsplit_once('/').map_or("", |(parent, _)| parent);
+        Self(parent.to_owned())
     }
 
     /// Returns the text, with `/` between components.
@@ -92,20 +88,15 @@ fn is_component(text: &str) -> bool {
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TreeEntry {
-    /// Name of the entry.
     pub name: String,
-    /// Kind of the entry.
     pub kind: EntryKind,
 }
 
 /// Kind of an entry in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
-    /// A directory.
     Directory,
-    /// A read-only file.
     ReadOnly,
-    /// A writable file.
     Writable,
 }
 
@@ -124,9 +115,6 @@ impl EntryKind {
 /// Access to the tree, the kernel's or one that behaves like it.
 pub trait Tree {
     /// Returns a file's text, without the end of its line.
-    ///
-    /// # Errors
-    /// Fails with the kernel's error, which depends on the file.
     fn read(&self, path: &TreePath) -> io::Result<String>;
 
     /// Sets a file, in one call.
@@ -136,9 +124,6 @@ pub trait Tree {
     fn write(&mut self, path: &TreePath, value: &str) -> io::Result<()>;
 
     /// Returns the content of a directory, in order: files by name, then directories, those with numbers by number.
-    ///
-    /// # Errors
-    /// Fails if the directory cannot be read.
     fn list(&self, path: &TreePath) -> io::Result<Vec<TreeEntry>>;
 
     /// Returns the kind of the entry at `path`, if there is one.

@@ -4,10 +4,10 @@
 //! Names and meanings: `Documentation/admin-guide/mm/damon/usage.rst`. A file that a kernel lacks matters only if the
 //! configuration asks for something other than the kernel's default ([`Write::is_default`]).
 
-use isotherm_engine::{IntervalsGoal, Nanos};
+use isotherm_engine::Nanos;
 use isotherm_policy::scheme::{
-    Age, Bounds, FailCharge, Filter, FilterKind, Frequency, Goal, GoalMetric, OpsFilter, Quota,
-    Scheme, Tuner, WatermarkMetric, Watermarks,
+    Age, Bounds, Filter, FilterKind, Frequency, Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner,
+    WatermarkMetric, Watermarks,
 };
 
 use crate::context::{DamonContext, DamonTarget, nr_samples};
@@ -17,7 +17,6 @@ use crate::tree::{Tree, TreePath};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub path: TreePath,
-    /// Value to write.
     pub value: String,
     /// Part of the configuration that asks for it, in the configuration's words.
     pub asked_by: String,
@@ -99,7 +98,6 @@ pub(crate) fn values(kdamond: &TreePath, context: &DamonContext, layout: Layout)
 #[derive(Default)]
 struct Writer {
     writes: Vec<Write>,
-    /// Prefix of `asked_by`.
     in_scheme: String,
     asked_by: String,
 }
@@ -160,23 +158,20 @@ fn attributes(writer: &mut Writer, path: &TreePath, context: &DamonContext) {
     ] {
         writer.set(&intervals, file, microseconds(time));
     }
-    let none = IntervalsGoal {
-        access_bp: 0,
-        aggregations: 0,
-        min_sample_interval: Nanos(0),
-        max_sample_interval: Nanos(0),
-    };
-    let is_default = context.intervals_goal.is_none();
-    let goal = context.intervals_goal.unwrap_or(none);
+    let goal = context.intervals_goal;
+    let values = goal.map_or([0; 4], |goal| {
+        [
+            goal.access_bp.into(),
+            goal.aggregations.into(),
+            microseconds(goal.min_sample_interval),
+            microseconds(goal.max_sample_interval),
+        ]
+    });
+    let files = ["access_bp", "aggrs", "min_sample_us", "max_sample_us"];
     let path_of_goal = intervals.join("intervals_goal");
     writer.about("an intervals goal");
-    for (file, value) in [
-        ("access_bp", u64::from(goal.access_bp)),
-        ("aggrs", u64::from(goal.aggregations)),
-        ("min_sample_us", microseconds(goal.min_sample_interval)),
-        ("max_sample_us", microseconds(goal.max_sample_interval)),
-    ] {
-        writer.set_if_there(&path_of_goal, file, value, is_default);
+    for (file, value) in files.into_iter().zip(values) {
+        writer.set_if_there(&path_of_goal, file, value, goal.is_none());
     }
     let nr_regions = path.join("nr_regions");
     writer.about("numbers of regions");
@@ -317,14 +312,12 @@ fn write_quota(writer: &mut Writer, path: &TreePath, quota: &Quota) {
     let (tuner, is_default) = (quota.tuner.name(), quota.tuner == Tuner::default());
     writer.about(format!("quota tuner `{tuner}`"));
     writer.set_if_there(path, "goal_tuner", tuner, is_default);
-    let charge = quota.fail_charge.unwrap_or(FailCharge {
-        numerator: 0,
-        denominator: 0,
-    });
+    let charge = quota.fail_charge.as_ref();
+    let is_default = charge.is_none();
+    let (numerator, denominator) = charge.map_or((0, 0), |c| (c.numerator, c.denominator));
     writer.about("a charge for what fails");
-    let is_default = quota.fail_charge.is_none();
-    writer.set_if_there(path, "fail_charge_num", charge.numerator, is_default);
-    writer.set_if_there(path, "fail_charge_denom", charge.denominator, is_default);
+    writer.set_if_there(path, "fail_charge_num", numerator, is_default);
+    writer.set_if_there(path, "fail_charge_denom", denominator, is_default);
     let goals = path.join("goals");
     writer.about("quota goals");
     writer.set_number(&goals, "nr_goals", quota.goals.len() as u64);

@@ -11,7 +11,6 @@ use isotherm_policy::Unreclaimable;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedArea {
     pub range: AddressRange,
-    /// Permitted accesses.
     pub permissions: Permissions,
     /// File path, `[heap]`, ...; empty for anonymous memory.
     pub name: Arc<str>,
@@ -60,9 +59,7 @@ impl Permissions {
 
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|flag| write!(f, "{}", char::from(*flag)))
+        f.write_str(str::from_utf8(&self.0).unwrap_or_default())
     }
 }
 
@@ -113,6 +110,16 @@ impl MappedArea {
             unreclaimable: None,
         })
     }
+}
+
+/// Iterates over those of `areas`, which are in address order, that overlap `range`.
+pub(crate) fn overlapping(
+    areas: &[MappedArea],
+    range: AddressRange,
+) -> impl Iterator<Item = &MappedArea> {
+    let first = areas.partition_point(|area| area.range.end <= range.start);
+    let from_first = areas[first..].iter();
+    from_first.take_while(move |area| area.range.start < range.end)
 }
 
 /// Names of mappings, each stored once: a thousand processes map the same libraries.

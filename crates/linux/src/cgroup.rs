@@ -21,17 +21,10 @@ const NUMBERS_LAST: Duration = Duration::from_secs(1);
 /// Reason why a control group cannot be followed.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// The group was not found at any of these paths.
     #[error(
         "no control group {wanted}: looked for {tried}; see /proc/PID/cgroup for the names of a process's groups"
     )]
-    NotFound {
-        /// Name of the group as given by the user.
-        wanted: String,
-        /// Paths that were tried.
-        tried: String,
-    },
-    /// The mounts cannot be read.
+    NotFound { wanted: String, tried: String },
     #[error("cannot read /proc/self/mounts to find the control groups: {0}")]
     Mounts(#[source] io::Error),
 }
@@ -57,7 +50,6 @@ pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
     })
 }
 
-/// Returns the possible directories of a group with this name.
 fn candidates(name: &Path, mounts: &str) -> Vec<PathBuf> {
     if name.components().any(|part| part == Component::ParentDir) {
         return Vec::new();
@@ -166,13 +158,8 @@ fn with_those_below(directory: &Path) -> impl Iterator<Item = PathBuf> {
     std::iter::from_fn(next).take(MAX_GROUPS)
 }
 
-/// Returns the inode number of a group's directory, by which the kernel's memory map knows it.
-fn inode_of(name: &Path) -> Option<u64> {
-    Some(fs::metadata(find(name).ok()?).ok()?.ino())
-}
-
-/// Numbers by which the kernel's memory map knows groups. Finding one reads the table of mounts, so it is cached for a
-/// second.
+/// Numbers by which the kernel's memory map knows groups: the inode numbers of their directories. Finding one reads the
+/// table of mounts, so it is cached for a second.
 #[derive(Debug, Default)]
 pub struct GroupNumbers {
     known: BTreeMap<String, (Instant, Option<u64>)>,
@@ -194,7 +181,9 @@ impl GroupNumbers {
         {
             return *number;
         }
-        let number = inode_of(Path::new(name));
+        let group = find(Path::new(name)).ok();
+        let metadata = group.and_then(|directory| fs::metadata(directory).ok());
+        let number = metadata.map(|metadata| metadata.ino());
         self.known.insert(name.to_owned(), (Instant::now(), number));
         number
     }
@@ -394,12 +383,9 @@ mod tests {
         );
         check("../tmp/x", &[]);
         check("/sys/fs/cgroup/../../tmp", &[]);
-        let fake = std::env::temp_dir().join(format!("isotherm-group-{}", std::process::id()));
-        fs::create_dir_all(&fake).expect("a directory");
-        fs::write(fake.join("cgroup.procs"), "1\n").expect("a file");
-        let found = find(&fake);
-        fs::remove_dir_all(&fake).expect("ours");
-        found.expect_err("no group");
+        let fake = tempfile::tempdir().expect("a directory");
+        fs::write(fake.path().join("cgroup.procs"), "1\n").expect("a file");
+        find(fake.path()).expect_err("no group");
     }
 
     #[test]

@@ -36,28 +36,23 @@ const EVENTS: [(&str, &str); 4] = [
 /// Reason why DAMON's tracepoints cannot be read.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// The description of the events is missing.
     #[error(
         "no description of DAMON's tracepoints: {0} is not there; is tracefs mounted (`mount -t tracefs none \
          /sys/kernel/tracing`)?"
     )]
     NoFormat(PathBuf),
-    /// An event lacks a field, or has it at a position that cannot be read.
     #[error("DAMON's tracepoint {event} has no field {field} that can be read here")]
     NoField {
         event: &'static str,
         field: &'static str,
     },
-    /// The programs could not be loaded.
     #[error("cannot load the programs for DAMON's tracepoints: {0}")]
     Load(String),
-    /// A program could not be attached, or a map could not be used.
     #[error("cannot attach to DAMON's tracepoint {event}: {source}")]
     Attach {
         event: &'static str,
         source: libbpf_rs::Error,
     },
-    /// The buffer could not be read.
     #[error("cannot read the buffer of DAMON's events: {0}")]
     Buffer(libbpf_rs::Error),
 }
@@ -96,7 +91,6 @@ pub struct Traced {
     pub monotonic: Nanos,
     /// The kdamond's process id.
     pub kdamond: u32,
-    /// Content of the event.
     pub what: TracedWhat,
 }
 
@@ -154,9 +148,6 @@ impl DamonTrace {
     }
 
     /// Appends the events since the last call, in order.
-    ///
-    /// # Errors
-    /// Fails if the buffer cannot be read.
     pub fn take(&mut self, events: &mut Vec<Traced>) -> Result<(), TraceError> {
         self.buffer.consume().map_err(TraceError::Buffer)?;
         let mut taken = self.taken.borrow_mut();

@@ -130,7 +130,6 @@ pub fn explain(source: ProbeError) -> NoProbe {
 /// Reason why page tables cannot be read here.
 #[derive(Debug, Error)]
 pub enum NoProbe {
-    /// A known requirement is missing.
     #[error("page tables cannot be read here: {what}; `isotherm doctor` has the details")]
     Lacking {
         what: String,
@@ -206,13 +205,10 @@ fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<Strin
 }
 
 fn architecture() -> Check {
+    let remedy = "page tables are read on x86_64 only, so far";
     match std::env::consts::ARCH {
         "x86_64" => ok("architecture", "x86_64"),
-        other => missing(
-            "architecture",
-            other,
-            "page tables are read on x86_64 only, so far",
-        ),
+        other => missing("architecture", other, remedy),
     }
 }
 
@@ -221,11 +217,8 @@ fn kernel() -> Check {
     if kernel_version() >= (5, 17) {
         ok("kernel", release)
     } else {
-        missing(
-            "kernel",
-            release,
-            "Linux 5.17 or later (the BPF program needs bpf_loop)",
-        )
+        let remedy = "Linux 5.17 or later (the BPF program needs bpf_loop)";
+        missing("kernel", release, remedy)
     }
 }
 
@@ -241,7 +234,6 @@ fn btf() -> Check {
     }
 }
 
-/// Name of the check of capabilities.
 const CAPABILITIES: &str = "capabilities";
 
 /// Whether this process is in a user namespace of its own: its capabilities count only there.
@@ -316,25 +308,20 @@ fn lockdown() -> Check {
 const REFUSED: &str = "refused: the kernel loads no BPF program for a user namespace";
 
 fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
-    match walker {
-        Ok(walker) => ok(
-            "page tables by BPF",
-            format!(
-                "program loaded, {}-level tables calibrated",
-                walker.levels()
-            ),
-        ),
-        Err(error) => missing(
-            "page tables by BPF",
-            match error {
-                WalkerError::Load { .. } if is_in_user_namespace() => REFUSED.to_owned(),
-                // The error itself refers its reader to this report.
-                WalkerError::Load { cause } => cause.clone(),
-                error => error.to_string(),
-            },
-            "what is missing above; in a container, also a seccomp profile that allows bpf(2)",
-        ),
-    }
+    let name = "page tables by BPF";
+    let why = match walker {
+        Ok(walker) => {
+            let levels = walker.cpu.levels;
+            let found = format!("program loaded, {levels}-level tables calibrated");
+            return ok(name, found);
+        }
+        Err(WalkerError::Load { .. }) if is_in_user_namespace() => REFUSED.to_owned(),
+        // The error itself refers its reader to this report.
+        Err(WalkerError::Load { cause }) => cause.clone(),
+        Err(error) => error.to_string(),
+    };
+    let remedy = "what is missing above; in a container, also a seccomp profile that allows bpf(2)";
+    missing(name, why, remedy)
 }
 
 fn madvise() -> Check {
@@ -382,30 +369,22 @@ fn page_cache() -> Check {
 }
 
 fn clear_refs() -> Check {
+    let name = "clear_refs";
     if Path::new("/proc/self/clear_refs").exists() {
-        ok(
-            "clear_refs",
-            "there (only --pages --clear-by clear-refs uses it)",
-        )
+        ok(name, "there (only --pages --clear-by clear-refs uses it)")
     } else {
-        note("clear_refs", "not there; --pages clears by process_madvise")
+        note(name, "not there; --pages clears by process_madvise")
     }
 }
 
 fn physical_map() -> Check {
+    let name = "physical memory map";
     match node::ram(None) {
         Ok(ranges) => {
-            let bytes: u64 = ranges.iter().map(|range| range.len()).sum();
-            ok(
-                "physical memory map",
-                format!("{} MiB of RAM in {} ranges", bytes >> 20, ranges.len()),
-            )
+            let mib = ranges.iter().map(|range| range.len()).sum::<u64>() >> 20;
+            ok(name, format!("{mib} MiB of RAM in {} ranges", ranges.len()))
         }
-        Err(error) => missing(
-            "physical memory map",
-            error.to_string(),
-            "root, to see /proc/iomem",
-        ),
+        Err(error) => missing(name, error.to_string(), "root, to see /proc/iomem"),
     }
 }
 
@@ -416,21 +395,12 @@ fn control_groups() -> Check {
             .lines()
             .any(|line| line.split_whitespace().nth(2) == Some(kind))
     };
+    let name = "control groups";
     match (has("cgroup2"), has("cgroup")) {
-        (false, false) => note(
-            "control groups",
-            "not mounted; --cgroup has nothing to follow",
-        ),
-        (v2, v1) => ok(
-            "control groups",
-            if v2 && v1 {
-                "v1 and v2"
-            } else if v2 {
-                "v2"
-            } else {
-                "v1"
-            },
-        ),
+        (false, false) => note(name, "not mounted; --cgroup has nothing to follow"),
+        (true, true) => ok(name, "v1 and v2"),
+        (true, false) => ok(name, "v2"),
+        (false, true) => ok(name, "v1"),
     }
 }
 
@@ -509,9 +479,6 @@ fn numa() -> Check {
 }
 
 /// Checks that processes can be recorded here.
-///
-/// # Errors
-/// Fails with the reason if they cannot.
 pub fn can_record() -> Result<(), String> {
     PageTableProbe::new()
         .map(drop)

@@ -20,7 +20,6 @@ pub(crate) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps new private memory.
     pub(crate) fn anonymous(bytes: usize, flags: i32) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
         Self::new(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
@@ -48,7 +47,6 @@ impl Mapping {
         Ok(Self { start, bytes })
     }
 
-    /// Returns the addresses of the mapping.
     pub(crate) fn range(&self) -> AddressRange {
         let start = self.start.as_ptr() as u64;
         AddressRange::new(start, start + self.bytes as u64)
@@ -96,14 +94,12 @@ impl<T: Copy> MappedArray<T> {
         })
     }
 
-    /// Returns the values.
     pub(crate) fn get(&self) -> &[T] {
         // SAFETY: mapped for `len` values, zeroed by the kernel, `T: Copy` has no invalid bit patterns among those the
         // programs write; no program writes while the borrow lasts (see above).
         unsafe { std::slice::from_raw_parts(self.mapping.start.cast::<T>().as_ptr(), self.len) }
     }
 
-    /// Returns the values for modification.
     pub(crate) fn get_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `get`; `&mut self` makes the borrow unique.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.start.cast::<T>().as_ptr(), self.len) }

@@ -19,9 +19,7 @@ const PODS_MAX: usize = 10_000;
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Namespace of the pod.
     pub namespace: String,
-    /// Name of the pod.
     pub name: String,
 }
 

@@ -36,13 +36,10 @@ use thiserror::Error;
     reason = "each is needed or not by itself"
 )]
 pub struct Work {
-    /// Whether memory is acted on.
     pub acts: bool,
     /// Whether accessed bits may be cleared by `/proc/PID/clear_refs`.
     pub clears_refs: bool,
-    /// Whether cached files are opened.
     pub opens_files: bool,
-    /// Whether delay accounting is read.
     pub reads_delays: bool,
     /// Whether a command of ours may have to be terminated.
     pub ends_command: bool,

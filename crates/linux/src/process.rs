@@ -7,17 +7,18 @@ mod worker;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 
 use isotherm_engine::AddressRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use thiserror::Error;
 
 use crate::areas::MappedArea;
 use crate::page_map::PageMap;
 use crate::system_call::{checked, owned};
 use crate::text;
-use worker::Worker;
 
 pub use worker::resident_bytes;
 
@@ -29,25 +30,28 @@ const MAX_VECTORS: usize = 1024;
 /// MiB take some 5 to 15 ms.
 pub(crate) const PAGEOUT_CALL_BYTES: u64 = 4 << 20;
 
+/// Operation of errors of process_madvise(2).
+const ADVISE: &str = "advise about memory";
 /// Flag of move_pages(2): move pages that only this process maps (include/uapi/linux/mempolicy.h).
 const MPOL_MF_MOVE: i32 = 1 << 1;
 
 /// Reason why a process cannot be watched.
 #[derive(Debug, Error)]
 pub enum ProcessError {
-    /// The process does not exist.
     #[error("process {pid} does not exist; did it end already?")]
     NoSuchProcess { pid: u32 },
-    /// The kernel refused an operation.
     #[error("cannot {what} of process {pid}: {source}")]
     Refused {
-        /// The operation that failed.
         what: &'static str,
-        /// The process id.
         pid: u32,
-        /// The kernel's error.
         source: io::Error,
     },
+}
+
+impl ProcessError {
+    fn refused(what: &'static str, pid: u32, source: io::Error) -> Self {
+        Self::Refused { what, pid, source }
+    }
 }
 
 /// Memory use of a process, in bytes.
@@ -73,7 +77,8 @@ pub enum Advised {
 pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
-    worker: Worker,
+    /// Thread whose `/proc` files are read instead of the main thread's; 0 for none.
+    other_thread: AtomicU32,
 }
 
 impl Process {
@@ -83,16 +88,12 @@ impl Process {
         let pidfd = unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid, 0)) };
         let error = |source: io::Error| match source.raw_os_error() {
             Some(libc::ESRCH | libc::EINVAL) => ProcessError::NoSuchProcess { pid },
-            _ => ProcessError::Refused {
-                what: "take hold",
-                pid,
-                source,
-            },
+            _ => ProcessError::refused("take hold", pid, source),
         };
         Ok(Self {
             pid,
             pidfd: pidfd.map_err(error)?,
-            worker: Worker::default(),
+            other_thread: AtomicU32::new(0),
         })
     }
 
@@ -144,11 +145,7 @@ impl Process {
         let mut children: Vec<u32> = threads
             .filter_map(Result::ok)
             .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-            .flat_map(|list| {
-                list.split_whitespace()
-                    .filter_map(|pid| pid.parse().ok())
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|list| pids_in(&list))
             .collect();
         if self.is_alive() {
             children.sort_unstable();
@@ -168,11 +165,7 @@ impl Process {
         // The process is alive after the read, so the content is its own, not that of another process with a reused id.
         match bytes {
             Ok(bytes) if self.is_alive() => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(source) if self.is_alive() => Err(ProcessError::Refused {
-                what,
-                pid: self.pid,
-                source,
-            }),
+            Err(source) if self.is_alive() => Err(ProcessError::refused(what, self.pid, source)),
             _ => Err(ProcessError::NoSuchProcess { pid: self.pid }),
         }
     }
@@ -185,11 +178,7 @@ impl Process {
         match self.advise_batch(&[], libc::MADV_COLD) {
             Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
                 let source = io::Error::other(format!("{source} (CAP_SYS_NICE is needed)"));
-                Err(ProcessError::Refused {
-                    what: "advise about memory",
-                    pid: self.pid,
-                    source,
-                })
+                Err(ProcessError::refused(ADVISE, self.pid, source))
             }
             _ => Ok(()),
         }
@@ -209,22 +198,18 @@ impl Process {
             let batch = &batch[..call_length(batch, advice)];
             let mut taken = match self.advise_batch(batch, advice) {
                 Ok(bytes) => bytes,
-                Err(source) if matches!(source.raw_os_error(), Some(libc::ESRCH)) => {
-                    return Err(ProcessError::NoSuchProcess { pid: self.pid });
-                }
-                Err(source)
-                    if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) =>
-                {
-                    return Err(ProcessError::Refused {
-                        what: "advise about memory",
-                        pid: self.pid,
-                        source,
-                    });
-                }
-                Err(source) if source.kind() == io::ErrorKind::Interrupted => continue,
-                // The first range of the batch was refused.
                 Err(source) => {
-                    outcomes.push(Advised::Refused(source.raw_os_error().unwrap_or(0)));
+                    match source.raw_os_error() {
+                        Some(libc::ESRCH) => {
+                            return Err(ProcessError::NoSuchProcess { pid: self.pid });
+                        }
+                        Some(libc::EPERM | libc::ENOSYS) => {
+                            return Err(ProcessError::refused(ADVISE, self.pid, source));
+                        }
+                        Some(libc::EINTR) => {}
+                        // The first range of the batch was refused.
+                        errno => outcomes.push(Advised::Refused(errno.unwrap_or(0))),
+                    }
                     continue;
                 }
             };
@@ -240,7 +225,6 @@ impl Process {
         Ok(())
     }
 
-    /// Opens the page map of the process (`/proc/PID/pagemap`).
     pub(crate) fn page_map(&self) -> io::Result<PageMap> {
         let file = fs::File::open(self.memory_path("pagemap"))?;
         // The same check as in `read`.
@@ -314,11 +298,7 @@ impl Process {
             Some(libc::ESRCH | libc::EINVAL) => Err(ProcessError::NoSuchProcess { pid: self.pid }),
             // No page has to move (all are already there, or not present).
             Some(libc::ENOENT) => Ok(status),
-            _ => Err(ProcessError::Refused {
-                what,
-                pid: self.pid,
-                source,
-            }),
+            _ => Err(ProcessError::refused(what, self.pid, source)),
         }
     }
 
@@ -327,7 +307,7 @@ impl Process {
         Ok(Self {
             pid: self.pid,
             pidfd: self.pidfd.try_clone()?,
-            worker: Worker::default(),
+            other_thread: AtomicU32::new(0),
         })
     }
 
@@ -387,7 +367,6 @@ pub fn ancestors() -> Vec<u32> {
     parents.take_while(|pid| *pid > 1).collect()
 }
 
-/// Returns the parent of process `pid`.
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text::value(&status, "PPid:")?.parse().ok()
@@ -423,8 +402,8 @@ pub fn has_name(pid: u32, name: &str) -> bool {
 /// Sends SIGTERM to a child of ours. Does nothing if it has ended already.
 pub fn terminate(child: &mut std::process::Child) {
     if let Ok(None) = child.try_wait() {
-        // SAFETY: our own child, not yet waited for, so its number is not reused.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+        // It is not yet waited for, so its number is not reused.
+        kill_process(Pid::from_child(child), Signal::TERM).ok();
     }
 }
 
@@ -432,30 +411,23 @@ pub fn terminate(child: &mut std::process::Child) {
 /// their descendants whose own parents have ended.
 pub fn children_of_this_thread() -> Vec<u32> {
     let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
-    list.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    pids_in(&list)
+}
+
+fn pids_in(list: &str) -> Vec<u32> {
+    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.collect()
 }
 
 /// Raises the limit of open files to the hard limit (each target takes some) and returns it. Call it after other
 /// programs were started: some do not expect so high a limit.
 pub fn raise_file_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid struct, here and below.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return 1024;
-    }
-    let before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
-        limit.rlim_max
-    } else {
-        before
-    }
+    let before = getrlimit(Resource::Nofile);
+    let (current, maximum) = (before.maximum, before.maximum);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current, maximum });
+    let limit = raised.map_or(before.current, |()| maximum);
+    // `None` is no limit.
+    limit.unwrap_or(u64::MAX)
 }
 
 /// Whether process ids here are those of the initial pid namespace.
@@ -518,23 +490,14 @@ mod tests {
     fn a_signal_does_not_make_a_process_seem_dead() {
         extern "C" fn nothing(_: i32) {}
         let me = Process::open(std::process::id()).expect("we exist");
-        let often = libc::itimerval {
-            it_interval: libc::timeval {
-                tv_sec: 0,
-                tv_usec: 50,
-            },
-            it_value: libc::timeval {
-                tv_sec: 0,
-                tv_usec: 50,
-            },
+        let timer = |tv_usec| {
+            let it_value = libc::timeval { tv_sec: 0, tv_usec };
+            libc::itimerval {
+                it_interval: it_value,
+                it_value,
+            }
         };
-        let never = libc::itimerval {
-            it_interval: libc::timeval {
-                tv_sec: 0,
-                tv_usec: 0,
-            },
-            ..often
-        };
+        let (often, never) = (timer(50), timer(0));
         let handler = nothing as extern "C" fn(i32);
         // SAFETY: a handler that does nothing, and valid structs.
         unsafe {
@@ -542,10 +505,6 @@ mod tests {
             libc::setitimer(libc::ITIMER_REAL, &raw const often, std::ptr::null_mut());
         }
         let died = (0..300_000).filter(|_| !me.is_alive()).count();
-        let never = libc::itimerval {
-            it_value: never.it_interval,
-            ..never
-        };
         // SAFETY: as above.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut()) };
         assert_eq!(died, 0);
@@ -560,16 +519,10 @@ mod tests {
         let mut pages: Vec<u64> = (0..3000).map(|i| first + i * 4096).collect();
         pages.insert(1500, 4096);
         ours.fault_in(&pages);
-        let pagemap = std::fs::File::open("/proc/self/pagemap").expect("our own");
-        let is_present = |page: u64| {
-            let mut entry = [0; 8];
-            std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, page / 4096 * 8)
-                .expect("an entry");
-            u64::from_le_bytes(entry) >> 63 == 1
-        };
-        let there = |pages: &[u64]| pages.iter().filter(|page| is_present(**page)).count();
-        assert_eq!(there(&pages), 3000);
-        assert!(!is_present(first + 3500 * 4096));
+        let map = ours.page_map().expect("our own");
+        let nr_there = pages.iter().filter(|page| map.is_present(**page)).count();
+        assert_eq!(nr_there, 3000);
+        assert!(!map.is_present(first + 3500 * 4096));
         drop(memory);
     }
 }

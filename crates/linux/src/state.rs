@@ -16,24 +16,13 @@ const SYSTEM: &str = "/run/isotherm";
 /// Reason why there is no directory for notes and locks.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// The directory could not be made or read.
     #[error("cannot make {}: {source}; run as root, or set XDG_RUNTIME_DIR", path.display())]
-    Cannot {
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// Another user could write in the directory.
+    Cannot { path: PathBuf, source: io::Error },
     #[error(
         "{} is not safe: {what}. Whoever can write there could block or mislead isotherm; remove it, and it is made anew",
         path.display()
     )]
-    Unsafe {
-        path: PathBuf,
-        /// The problem with the directory.
-        what: String,
-    },
-    /// This user has no suitable directory.
+    Unsafe { path: PathBuf, what: String },
     #[error(
         "no place for locks and notes: {SYSTEM} is root's, and XDG_RUNTIME_DIR is not set; run as root"
     )]
@@ -100,31 +89,25 @@ fn effective_user() -> u32 {
 mod tests {
     use super::*;
 
-    fn scratch(name: &str) -> PathBuf {
-        let path =
-            std::env::temp_dir().join(format!("isotherm-state-{name}-{}", std::process::id()));
-        fs::remove_dir_all(&path).ok();
-        path
-    }
-
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).expect("it is there").mode() & 0o7777
     }
 
     #[test]
     fn a_new_directory_is_its_makers_alone() {
-        let path = scratch("new");
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("new");
         make_private(&path).expect("made");
         assert_eq!(mode(&path), 0o700);
         fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("ours");
         make_private(&path).expect("readable by others is mended");
         assert_eq!(mode(&path), 0o700);
-        fs::remove_dir(&path).expect("empty");
     }
 
     #[test]
     fn what_others_may_write_is_refused() {
-        let path = scratch("open");
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("open");
         fs::create_dir(&path).expect("made");
         for bad in [0o777, 0o1777, 0o770] {
             fs::set_permissions(&path, Permissions::from_mode(bad)).expect("ours");
@@ -132,18 +115,15 @@ mod tests {
             assert!(matches!(error, StateError::Unsafe { .. }), "{error}");
             assert_eq!(mode(&path), bad, "it is left as it was");
         }
-        let link = scratch("link");
-        fs::remove_file(&link).ok();
+        let link = scratch.path().join("link");
         fs::set_permissions(&path, Permissions::from_mode(0o700)).expect("ours");
         std::os::unix::fs::symlink(&path, &link).expect("a link");
         let error = make_private(&link).expect_err("a link").to_string();
         assert!(error.contains("no directory"), "{error}");
-        fs::remove_file(&link).expect("ours");
         if effective_user() == 0 {
             std::os::unix::fs::chown(&path, Some(65534), None).expect("root may");
             let error = make_private(&path).expect_err("another's").to_string();
             assert!(error.contains("user 65534"), "{error}");
         }
-        fs::remove_dir(&path).expect("empty");
     }
 }

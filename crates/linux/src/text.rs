@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Returns the number that a file holds.
 pub(crate) fn number<N: FromStr>(path: impl AsRef<Path>) -> Option<N> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -23,7 +22,6 @@ pub(crate) fn counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-/// Returns the number in the line of `name`.
 pub(crate) fn counter(text: &str, name: &str) -> Option<u64> {
     let found = counters(text).find(|(of, _)| *of == name);
     Some(found?.1)

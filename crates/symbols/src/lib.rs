@@ -94,9 +94,6 @@ impl Symbolizer {
 
     /// Returns the names of the code at these offsets of the file at `path`. If `build_id` is known, the file must be
     /// that build.
-    ///
-    /// # Errors
-    /// Fails if the file does not exist, is another build, or cannot be read.
     pub fn path_names(
         &self,
         path: &Path,
@@ -141,18 +138,13 @@ impl Symbolizer {
     }
 
     /// Returns the names of the code at these offsets of another user's file, which is copied first.
-    ///
-    /// # Errors
-    /// Fails if the file is too long, or cannot be read.
     pub fn file_names(
         &self,
         file: &File,
         offsets: &[u64],
     ) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
         let copy = copy(file)?;
-        let path = path_of(&copy);
-        self.check(&path)?;
-        self.names(&path, offsets)
+        self.path_names(&path_of(&copy), None, offsets)
     }
 
     fn names(&self, path: &Path, offsets: &[u64]) -> Result<Vec<Option<FrameSymbol>>, SymbolError> {
@@ -256,7 +248,6 @@ fn build_id_of(path: &Path) -> Result<Option<String>, SymbolError> {
     Ok(found.map(|id| digits(&id)))
 }
 
-/// Formats bytes as hexadecimal digits.
 fn digits(bytes: &[u8]) -> String {
     let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
@@ -275,7 +266,6 @@ fn require_file(path: &Path) -> Result<(), SymbolError> {
     is_file.then_some(()).ok_or_else(error)
 }
 
-/// Returns a path of an open file.
 fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

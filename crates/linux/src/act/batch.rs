@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_policy::{Operation, Outcome, Refusal};
 
-use crate::areas::MappedArea;
+use crate::areas::{MappedArea, overlapping};
 use isotherm_engine::monitor::bits::{self, Bitmap};
 
 /// One 2 MiB block in progress, with sets of its pages.
@@ -59,7 +59,6 @@ impl Block {
         }
     }
 
-    /// Returns the address range of the block.
     pub(super) fn range(&self) -> AddressRange {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }
@@ -145,7 +144,6 @@ impl OverlapOrder {
     }
 }
 
-/// Returns the operations at `places`.
 pub(super) fn pick(operations: &[Operation], places: &[usize]) -> Vec<Operation> {
     let picked = places.iter().map(|place| operations[*place].clone());
     picked.collect()
@@ -160,10 +158,7 @@ pub(super) fn wanted(blocks: &[Block], areas: &[MappedArea]) -> Vec<AddressRange
     }
     let mut parts = Vec::with_capacity(ranges.len());
     for range in ranges {
-        let first = areas.partition_point(|area| area.range.end <= range.start);
-        let inside = areas[first..]
-            .iter()
-            .take_while(|area| area.range.start < range.end);
+        let inside = overlapping(areas, range);
         parts.extend(inside.filter_map(|area| area.range.intersection(range)));
     }
     parts
@@ -228,7 +223,6 @@ pub(super) fn within(blocks: &mut [Block], range: AddressRange) -> &mut [Block] 
     &mut blocks[first..end.max(first)]
 }
 
-/// Sums up the outcome of `operation` over `blocks`.
 pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
     let mut outcome = Outcome::default();
     let mut accounted = 0;
@@ -257,13 +251,9 @@ pub(super) fn outcome(operation: &Operation, blocks: &mut [Block]) -> Outcome {
 
 /// Returns the parts of `range` that are mapped.
 pub(super) fn clip(range: AddressRange, areas: &[MappedArea]) -> Vec<AddressRange> {
-    let first = areas.partition_point(|area| area.range.end <= range.start);
     let mut parts: Vec<AddressRange> = Vec::new();
-    for part in areas[first..]
-        .iter()
-        .take_while(|area| area.range.start < range.end)
-        .filter_map(|area| area.range.intersection(range))
-    {
+    let inside = overlapping(areas, range);
+    for part in inside.filter_map(|area| area.range.intersection(range)) {
         match parts.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,
             _ => parts.push(part),
@@ -274,10 +264,8 @@ pub(super) fn clip(range: AddressRange, areas: &[MappedArea]) -> Vec<AddressRang
 
 /// Returns the mapping that holds all of `range`, if one does.
 pub(super) fn mapping_around(range: AddressRange, areas: &[MappedArea]) -> Option<&MappedArea> {
-    let at = areas.partition_point(|area| area.range.end <= range.start);
-    areas
-        .get(at)
-        .filter(|area| area.range.start <= range.start && range.end <= area.range.end)
+    let first = overlapping(areas, range).next();
+    first.filter(|area| area.range.start <= range.start && range.end <= area.range.end)
 }
 
 #[cfg(test)]
@@ -286,7 +274,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::areas::Permissions;
 
     fn operation(scheme: usize, target: u32, first: u64, nr: u64) -> Operation {
         let range = AddressRange::new(first * PAGE_SIZE, (first + nr) * PAGE_SIZE);
@@ -372,13 +359,7 @@ mod tests {
     }
 
     fn area(start: u64, end: u64) -> MappedArea {
-        MappedArea {
-            range: AddressRange::new(start, end),
-            permissions: Permissions::new("rw-p").expect("four flags"),
-            name: "".into(),
-            file: None,
-            unreclaimable: None,
-        }
+        MappedArea::parse(&format!("{start:x}-{end:x} rw-p 0 00:00 0 ")).expect("a mapping")
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::batch::{self, Block};
 use super::bits;
 use crate::cgroup::GroupNumbers;
 use crate::frames::{FrameFacts, Frames};
-use crate::probe::{PageTableProbe, ProbeError};
+use crate::probe::{PageTableProbe, Result};
 
 /// A page as filters see it. Facts are read from the kernel only when a filter needs them.
 struct Page<'a> {
@@ -47,7 +47,7 @@ pub(super) fn apply(
     numbers: &mut GroupNumbers,
     target: TargetId,
     (operations, blocks): (&[Operation], &mut [Block]),
-) -> Result<Vec<Block>, ProbeError> {
+) -> Result<Vec<Block>> {
     let mut all_young: Vec<Block> = Vec::new();
     for operation in operations.iter().filter(|o| !o.filters.is_empty()) {
         let groups = numbers.of_filters(&operation.filters);
@@ -112,7 +112,7 @@ pub(super) fn keep_frames(
     target: TargetId,
     ranges: &[Range<u64>],
     blocks: &mut [Block],
-) -> Result<(), ProbeError> {
+) -> Result<()> {
     let addresses: Vec<u64> = blocks.iter().map(|block| block.address).collect();
     let mut within = vec![bits::NONE; blocks.len()];
     probe.each_frame(target, &addresses, |address, frame, nr| {

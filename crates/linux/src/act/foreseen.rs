@@ -10,7 +10,7 @@ use isotherm_policy::{Operation, Outcome, Refusal};
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, areas_of, refused};
-use crate::probe::ProbeError;
+use crate::probe::Result;
 
 /// Interval between two checks of the excluded ranges against the mappings' flags.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 impl ProcessActuator {
     /// Predicts the outcomes of `operations` for a dry run. Resident pages count as applied, unless they lie outside
     /// the physical ranges or in mappings that cannot be reclaimed. Other refusals only show when the kernel acts.
-    pub fn foresee(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
+    pub fn foresee(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::with_capacity(operations.len());
         for operation in operations {
             let target = operation.target;
@@ -129,7 +129,6 @@ impl LeftAlone {
         *ranges = AddressRange::union(ranges.iter().copied().chain(parts));
     }
 
-    /// Drops the parts outside of `areas`.
     fn keep(&mut self, target: TargetId, areas: impl Iterator<Item = AddressRange>) {
         let before = self.ranges.remove(&target).unwrap_or_default();
         for area in areas {

@@ -24,7 +24,7 @@ use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
 use crate::areas::MappedArea;
 use crate::host::split_gives_back;
-use crate::probe::ProbeError;
+use crate::probe::Result;
 use crate::swap;
 
 /// `MADV_COLLAPSE` (include/uapi/asm-generic/mman-common.h), since Linux 6.1.
@@ -38,7 +38,7 @@ impl ProcessActuator {
         target: TargetId,
         operations: &[Operation],
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let areas = super::areas_of(&self.areas, target);
         let least = self.options.collapse_min_present * PAGES_PER_BLOCK as f64;
         for block in &mut *blocks {
@@ -80,11 +80,9 @@ impl ProcessActuator {
         &mut self,
         target: TargetId,
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
-        let areas = super::areas_of(&self.areas, target);
+    ) -> Result<()> {
         for block in &mut *blocks {
-            let is_private = batch::mapping_around(block.range(), areas)
-                .is_some_and(MappedArea::is_private_anonymous);
+            let is_private = self.is_private(target, block.range());
             if !block.huge || block.wanted != bits::ALL {
                 block.refuse(&bits::ALL, Refusal::NotPresent);
             } else if !is_private {
@@ -109,7 +107,7 @@ impl ProcessActuator {
     }
 
     /// Limits the wanted pages of huge pages to those of zeros, where there are enough of them.
-    fn keep_written(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+    fn keep_written(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let meant = |block: &&Block| !bits::is_empty(&block.wanted);
         let addresses: Vec<u64> = blocks.iter().filter(meant).map(|b| b.address).collect();
         let mut zeros = Vec::with_capacity(addresses.len());
@@ -136,7 +134,7 @@ impl ProcessActuator {
     }
 
     /// Splits the blocks that have wanted pages, and refuses those that cannot be split.
-    fn split(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+    fn split(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let first_pages: Vec<AddressRange> = blocks
             .iter()
             .filter_map(|block| {

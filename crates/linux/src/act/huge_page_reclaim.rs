@@ -24,7 +24,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, PAGES_PER_BLOCK, TargetId};
@@ -34,7 +33,7 @@ use super::batch::{self, Block};
 use super::huge_page::MADV_COLLAPSE;
 use super::{ProcessActuator, bits};
 use crate::areas::MappedArea;
-use crate::probe::ProbeError;
+use crate::probe::Result;
 use crate::process::Advised;
 use crate::{cgroup, compaction, host};
 
@@ -50,14 +49,12 @@ const ROOM_LASTS: Duration = Duration::from_secs(1);
 const FAILURES_MAX: u32 = 4;
 const SPARED_FOR: Duration = Duration::from_secs(10);
 
-/// State of paging out whole blocks, for each target.
 #[derive(Debug)]
 pub(super) struct HugePageReclaim {
     is_possible: bool,
     targets: BTreeMap<TargetId, Room>,
 }
 
-/// State of one target.
 #[derive(Debug, Default)]
 struct Room {
     looked: Option<Instant>,
@@ -69,7 +66,9 @@ struct Room {
 impl HugePageReclaim {
     pub(super) fn new() -> Self {
         // zswap took only single pages before 6.13, and passed huge ones to the disk.
-        let is_passed_by = host::kernel_version() < (6, 13) && zswap_is_on();
+        let zswap = fs::read_to_string("/sys/module/zswap/parameters/enabled");
+        let has_zswap = zswap.is_ok_and(|enabled| enabled.starts_with('Y'));
+        let is_passed_by = host::kernel_version() < (6, 13) && has_zswap;
         Self {
             is_possible: super::lacks(Action::Collapse).is_none() && !is_passed_by,
             targets: BTreeMap::new(),
@@ -92,7 +91,7 @@ impl HugePageReclaim {
             .is_none_or(|then| now.duration_since(then) >= ROOM_LASTS)
         {
             room.looked = Some(now);
-            room.has_headroom = has_headroom(pid);
+            room.has_headroom = cgroup::headroom(pid).is_none_or(|bytes| bytes >= HEADROOM_MIN);
         }
         let is_spared = room.spared_until.is_some_and(|until| now < until);
         room.has_headroom && !is_spared
@@ -120,7 +119,7 @@ impl ProcessActuator {
         &mut self,
         target: TargetId,
         blocks: &mut [Block],
-    ) -> Result<BTreeSet<u64>, ProbeError> {
+    ) -> Result<BTreeSet<u64>> {
         let mut done = BTreeSet::new();
         let whole: Vec<(AddressRange, bits::Bitmap)> = blocks
             .iter()
@@ -158,7 +157,7 @@ impl ProcessActuator {
     }
 
     /// Whether `range` lies in one mapping of private anonymous memory.
-    fn is_private(&self, target: TargetId, range: AddressRange) -> bool {
+    pub(super) fn is_private(&self, target: TargetId, range: AddressRange) -> bool {
         let areas = super::areas_of(&self.areas, target);
         batch::mapping_around(range, areas).is_some_and(MappedArea::is_private_anonymous)
     }
@@ -182,27 +181,18 @@ fn rest_of(block: &Block) -> Option<bits::Bitmap> {
     (!block.huge && is_all_there && u64::from(bits::count(&rest)) <= REST_MAX).then_some(rest)
 }
 
-/// Whether the limits of the process's control groups allow one more huge page.
-fn has_headroom(pid: u32) -> bool {
-    cgroup::headroom(pid).is_none_or(|bytes| bytes >= HEADROOM_MIN)
-}
-
 /// Returns the number of free huge pages of all nodes; 0 if that cannot be read.
 fn free_huge_pages() -> u64 {
     let text = fs::read_to_string("/proc/buddyinfo").unwrap_or_default();
     let zones = compaction::parse_buddyinfo(&text).unwrap_or_default();
-    zones.iter().map(|zone| free_in(&zone.free_blocks)).sum()
+    let free = zones.iter().map(|(_, zone)| free_in(&zone.free_blocks));
+    free.sum()
 }
 
 /// Returns the huge pages in `free_blocks`, which counts free blocks of 1, 2, 4, ... pages.
 fn free_in(free_blocks: &[u64]) -> u64 {
     let large = free_blocks.iter().skip(PAGES_PER_BLOCK.ilog2() as usize);
     large.enumerate().map(|(i, count)| count << i).sum()
-}
-
-fn zswap_is_on() -> bool {
-    let path = Path::new("/sys/module/zswap/parameters/enabled");
-    fs::read_to_string(path).is_ok_and(|on| on.starts_with('Y'))
 }
 
 #[cfg(test)]

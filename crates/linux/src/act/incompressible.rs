@@ -17,7 +17,7 @@ use isotherm_policy::Refusal;
 
 use super::batch::{self, Block};
 use super::{ProcessActuator, bits};
-use crate::probe::ProbeError;
+use crate::probe::Result;
 use crate::process::call_length;
 use crate::swap::WholePages;
 
@@ -51,7 +51,6 @@ impl Incompressible {
         self.counts.as_ref().map(WholePages::count)
     }
 
-    /// Refuses blocks that are known not to shrink.
     pub(super) fn refuse(&self, target: TargetId, blocks: &mut [Block]) {
         let Some(known) = self.blocks.get(&target) else {
             return;
@@ -101,7 +100,7 @@ impl ProcessActuator {
         target: TargetId,
         ranges: &[AddressRange],
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let Some(mut before) = self.incompressible.count() else {
             return self.advise(target, ranges, libc::MADV_PAGEOUT, blocks);
         };

@@ -6,8 +6,8 @@ use isotherm_policy::scheme::Destination;
 
 use super::batch::Block;
 use super::{ProcessActuator, bits, refuse_all};
-use crate::node::Zones;
-use crate::probe::{Leaf, ProbeError};
+use crate::node;
+use crate::probe::{Leaf, Result};
 use crate::process::{Process, ProcessError};
 
 /// Pages in one call: it takes and returns a word for each.
@@ -21,7 +21,7 @@ impl ProcessActuator {
         destinations: &[Destination],
         is_idle: bool,
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let Some(process) = self.probe.process(target) else {
             refuse_all(blocks, Refusal::Exited);
             return Ok(());
@@ -42,14 +42,7 @@ impl ProcessActuator {
                 .iter()
                 .map(|(i, page)| blocks[*i].address + *page as u64 * PAGE_SIZE)
                 .collect();
-            let mut status = match process.nodes_of(&addresses) {
-                Ok(nodes) => nodes,
-                Err(ProcessError::NoSuchProcess { .. }) => {
-                    refuse_all(blocks, Refusal::Exited);
-                    return Ok(());
-                }
-                Err(error) => return Err(error.into()),
-            };
+            let mut status = statuses(process.nodes_of(&addresses), addresses.len())?;
             let wanted: Vec<i32> = addresses
                 .iter()
                 .map(|address| node_for(*address, destinations))
@@ -94,7 +87,7 @@ impl ProcessActuator {
         hidden: Vec<Hidden>,
         is_idle: bool,
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let spans = |pages: &[Hidden]| -> Vec<(u64, u32)> {
             pages.iter().map(|page| (page.address, 1)).collect()
         };
@@ -119,11 +112,7 @@ impl ProcessActuator {
         };
         process.fault_in(&addresses);
         let wanted: Vec<i32> = hidden.iter().map(|page| page.node).collect();
-        let mut status = match process.nodes_of(&addresses) {
-            Ok(nodes) => nodes,
-            Err(ProcessError::NoSuchProcess { .. }) => vec![-libc::ESRCH; hidden.len()],
-            Err(error) => return Err(error.into()),
-        };
+        let mut status = statuses(process.nodes_of(&addresses), addresses.len())?;
         for (i, now) in move_elsewhere(process, &addresses, &wanted, &status)? {
             status[i] = now;
         }
@@ -132,7 +121,7 @@ impl ProcessActuator {
             return Ok(());
         }
         let mut read: Vec<Block> = Vec::new();
-        let zones = Zones::read();
+        let zones = node::zones().unwrap_or_default();
         for (i, page) in hidden.iter().enumerate() {
             let block = &mut blocks[page.block];
             let pages = pages_of(block, page.page);
@@ -150,7 +139,7 @@ impl ProcessActuator {
             if status[i] != page.node {
                 block.refuse(&pages, refusal(status[i]));
             } else if has_moved {
-                let from = zones.node_of(before[i].frame());
+                let from = node::node_of(&zones, before[i].frame());
                 block.moved(&pages, from.map_or(-1, |node| node as i32), page.node);
             } else {
                 block.refuse(&pages, Refusal::NotPresent);
@@ -184,11 +173,16 @@ fn move_elsewhere(
     let moving: Vec<usize> = places.filter(|&i| now[i] != wanted[i]).collect();
     let from: Vec<u64> = moving.iter().map(|&i| addresses[i]).collect();
     let to: Vec<i32> = moving.iter().map(|&i| wanted[i]).collect();
-    let after = match process.move_pages(&from, &to) {
-        Err(ProcessError::NoSuchProcess { .. }) => vec![-libc::ESRCH; from.len()],
-        after => after?,
-    };
+    let after = statuses(process.move_pages(&from, &to), from.len())?;
     Ok(moving.into_iter().zip(after).collect())
+}
+
+/// Returns the answer for `nr` pages; `ESRCH` for each if the process has ended.
+fn statuses(answer: Result<Vec<i32>, ProcessError>, nr: usize) -> Result<Vec<i32>, ProcessError> {
+    match answer {
+        Err(ProcessError::NoSuchProcess { .. }) => Ok(vec![-libc::ESRCH; nr]),
+        answer => answer,
+    }
 }
 
 /// Returns the pages that move with `page`.

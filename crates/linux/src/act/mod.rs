@@ -34,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
@@ -41,11 +42,11 @@ use isotherm_policy::scheme::huge::BlockUse;
 use isotherm_policy::scheme::{Action, Effect};
 use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
 
-use crate::areas::MappedArea;
+use crate::areas::{MappedArea, overlapping};
 use crate::cgroup::GroupNumbers;
 use crate::host;
 use crate::node;
-use crate::probe::{PageTableProbe, ProbeError};
+use crate::probe::{PageTableProbe, ProbeError, Result};
 use crate::process::{Advised, Process, ProcessError};
 use crate::swap::{self, SwapFacts};
 use batch::Block;
@@ -58,7 +59,6 @@ pub use physical::PhysicalActuator;
 
 /// Maximum bytes of one batch. It bounds the time for which a target's mmap lock is held and a stop request waits.
 pub(crate) const BATCH_BYTES: u64 = 64 << 20;
-/// Maximum number of operations in one batch.
 const BATCH_OPERATIONS: usize = 1024;
 
 /// Time after which a target's mappings are read again: the batches of one step share one read. The kernel refuses
@@ -104,7 +104,7 @@ pub struct ProcessActuator {
 
 impl ProcessActuator {
     /// Returns an actuator without targets.
-    pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
+    pub fn new(options: ActOptions) -> Result<Self> {
         Ok(Self {
             probe: PageTableProbe::new()?,
             options,
@@ -129,7 +129,7 @@ impl ProcessActuator {
         self
     }
 
-    fn keep_frames(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+    fn keep_frames(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let Some(frames) = &self.frames else {
             return Ok(());
         };
@@ -137,7 +137,7 @@ impl ProcessActuator {
     }
 
     /// Adds `process` as `target`.
-    pub fn add(&mut self, target: TargetId, process: Process) -> Result<(), ProbeError> {
+    pub fn add(&mut self, target: TargetId, process: Process) -> Result<()> {
         self.probe.add(target, process)
     }
 
@@ -169,7 +169,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &[u64],
         see: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         self.probe.read_blocks(target, blocks, see)
     }
 
@@ -179,7 +179,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(u64, u32),
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         self.probe.read_blocks(target, blocks, |facts| {
             see(facts.address, bits::count(&facts.present));
         })?;
@@ -194,7 +194,7 @@ impl ProcessActuator {
         blocks: &[u64],
         is_read: bool,
         mut look: impl FnMut(BlockUse),
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         if is_read {
             self.probe.contents(target, blocks, |contents| {
                 look(BlockUse {
@@ -217,8 +217,7 @@ impl ProcessActuator {
         Ok(())
     }
 
-    /// Executes operations of one target and action.
-    fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
+    fn act_on(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>> {
         let started = Instant::now();
         let target = operations[0].target;
         let Some(mut blocks) = self.blocks(target, operations)? else {
@@ -267,11 +266,7 @@ impl ProcessActuator {
 
     /// Skips pages whose accessed bit is set, and clears it. Either the page was touched just now, or its bit was not
     /// yet sampled. A page that is still idle the next time has a clear bit then.
-    fn give_second_chance(
-        &mut self,
-        target: TargetId,
-        blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    fn give_second_chance(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let mut touched: Vec<Block> = blocks
             .iter()
             .filter(|block| !bits::is_empty(&bits::and(&block.wanted, &block.accessed)))
@@ -289,17 +284,13 @@ impl ProcessActuator {
     }
 
     /// Clears the accessed bits of the wanted pages.
-    fn make_old(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<(), ProbeError> {
+    fn make_old(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let ranges = self.wanted(target, blocks);
         self.advise(target, &ranges, libc::MADV_COLD, blocks)
     }
 
     /// Returns the blocks in which the operations' ranges have pages; `None` if the target is gone.
-    fn blocks(
-        &mut self,
-        target: TargetId,
-        operations: &[Operation],
-    ) -> Result<Option<Vec<Block>>, ProbeError> {
+    fn blocks(&mut self, target: TargetId, operations: &[Operation]) -> Result<Option<Vec<Block>>> {
         let areas = areas_of(&self.areas, target);
         let mut parts: Vec<AddressRange> = operations
             .iter()
@@ -326,7 +317,7 @@ impl ProcessActuator {
         blocks: &[Block],
         unread: R,
         see: impl Fn(&BlockFacts) -> R,
-    ) -> Result<Vec<R>, ProbeError> {
+    ) -> Result<Vec<R>> {
         let addresses: Vec<u64> = blocks.iter().map(|block| block.address).collect();
         let mut seen = vec![unread; blocks.len()];
         self.probe.read_blocks(target, &addresses, |facts| {
@@ -337,7 +328,6 @@ impl ProcessActuator {
         Ok(seen)
     }
 
-    /// Returns the ranges of `target`'s wanted pages.
     fn wanted(&self, target: TargetId, blocks: &[Block]) -> Vec<AddressRange> {
         let areas = areas_of(&self.areas, target);
         batch::wanted(blocks, areas)
@@ -350,7 +340,7 @@ impl ProcessActuator {
         ranges: &[AddressRange],
         advice: i32,
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let Some(process) = self.probe.process(target) else {
             refuse_all(blocks, Refusal::Exited);
             return Ok(());
@@ -405,11 +395,7 @@ impl Actuator for ProcessActuator {
         lacks(action)
     }
 
-    fn act(
-        &mut self,
-        operations: &[Operation],
-        outcomes: &mut Vec<Outcome>,
-    ) -> Result<(), ProbeError> {
+    fn act(&mut self, operations: &[Operation], outcomes: &mut Vec<Outcome>) -> Result<()> {
         outcomes.clear();
         self.swap = swap::facts();
         self.incompressible.begin();
@@ -438,8 +424,7 @@ impl Actuator for ProcessActuator {
 }
 
 impl ProcessActuator {
-    /// Reads the mappings of the targets of `operations`.
-    fn read_areas(&mut self, operations: &[Operation]) -> Result<(), ProbeError> {
+    fn read_areas(&mut self, operations: &[Operation]) -> Result<()> {
         let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
         self.areas
             .retain(|_, (read, _)| read.elapsed() < AREAS_LAST);
@@ -459,7 +444,7 @@ impl ProcessActuator {
     }
 
     /// Executes one operation that is too large for a batch.
-    fn act_in_parts(&mut self, operation: &Operation) -> Result<Outcome, ProbeError> {
+    fn act_in_parts(&mut self, operation: &Operation) -> Result<Outcome> {
         let mut whole = Outcome::default();
         let mut start = operation.range.start;
         while start < operation.range.end {
@@ -482,12 +467,7 @@ fn block(facts: &BlockFacts, parts: &[AddressRange], areas: &[MappedArea]) -> Bl
         mine = bits::or(&mine, &bits::mask(facts.address, *part));
     }
     let mut anonymous = bits::NONE;
-    let first = areas.partition_point(|area| area.range.end <= range.start);
-    for area in areas[first..]
-        .iter()
-        .take_while(|area| area.range.start < range.end)
-        .filter(|area| !area.is_file())
-    {
+    for area in overlapping(areas, range).filter(|area| !area.is_file()) {
         anonymous = bits::or(&anonymous, &bits::mask(facts.address, area.range));
     }
     let present = bits::and(&facts.present, &mine);

@@ -11,7 +11,7 @@ use isotherm_policy::scheme::Action;
 use isotherm_policy::{Actuator, Operation, Outcome, Refusal};
 
 use super::{ActOptions, ProcessActuator, batch};
-use crate::probe::{PhysicalProbe, ProbeError};
+use crate::probe::{PhysicalProbe, ProbeError, Result};
 use crate::process::Process;
 
 /// Executes operations whose addresses are physical.
@@ -24,7 +24,7 @@ pub struct PhysicalActuator {
 
 impl PhysicalActuator {
     /// Returns an actuator for all memory that processes map.
-    pub fn new(options: ActOptions) -> Result<Self, ProbeError> {
+    pub fn new(options: ActOptions) -> Result<Self> {
         Ok(Self {
             by_process: ProcessActuator::new(options)?,
             map: PhysicalProbe::without_map()?,
@@ -62,11 +62,7 @@ impl Actuator for PhysicalActuator {
         self.by_process.lacks(action)
     }
 
-    fn act(
-        &mut self,
-        operations: &[Operation],
-        outcomes: &mut Vec<Outcome>,
-    ) -> Result<(), ProbeError> {
+    fn act(&mut self, operations: &[Operation], outcomes: &mut Vec<Outcome>) -> Result<()> {
         outcomes.clear();
         outcomes.resize(operations.len(), Outcome::default());
         // Operations on the same frames are executed in order, each after the one before.
@@ -82,7 +78,7 @@ impl Actuator for PhysicalActuator {
 
 impl PhysicalActuator {
     /// Executes operations that do not overlap.
-    fn act_apart(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>, ProbeError> {
+    fn act_apart(&mut self, operations: &[Operation]) -> Result<Vec<Outcome>> {
         let mut outcomes = vec![Outcome::default(); operations.len()];
         let mut sorted: Vec<(AddressRange, usize)> = operations
             .iter()

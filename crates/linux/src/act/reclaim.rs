@@ -9,17 +9,12 @@ use super::batch::{self, Block};
 use super::cpu_pin::CpuPin;
 use super::{ProcessActuator, bits};
 use crate::frames::FrameFacts;
-use crate::probe::ProbeError;
+use crate::probe::Result;
 use crate::process::{PAGEOUT_CALL_BYTES, call_length};
 use crate::swap;
 
 impl ProcessActuator {
-    /// Pages out the wanted pages.
-    pub(super) fn page_out(
-        &mut self,
-        target: TargetId,
-        blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    pub(super) fn page_out(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         self.swap = swap::facts();
         self.find_swap_backed(target, blocks)?;
         // Without swap the kernel reports success, frees nothing and splits huge pages.
@@ -61,7 +56,7 @@ impl ProcessActuator {
         target: TargetId,
         ranges: &[AddressRange],
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let started = Instant::now();
         let mut beside = CpuPin::unpinned();
         let mut rest = ranges;
@@ -87,11 +82,7 @@ impl ProcessActuator {
     }
 
     /// Marks the wanted pages cold, so that reclaim finds them first.
-    pub(super) fn cool(
-        &mut self,
-        target: TargetId,
-        blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    pub(super) fn cool(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let ranges = self.wanted(target, blocks);
         self.advise(target, &ranges, libc::MADV_COLD, blocks)?;
         let still = self.look_again(target, blocks, bits::NONE, |facts| {
@@ -107,7 +98,7 @@ impl ProcessActuator {
         target: TargetId,
         operations: &[Operation],
         blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let areas = super::areas_of(&self.areas, target);
         let ranges: Vec<AddressRange> = operations
             .iter()
@@ -128,7 +119,7 @@ impl ProcessActuator {
         blocks: &mut [Block],
         left: &[bits::Bitmap],
         unswapped: Refusal,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         for (block, left) in blocks.iter_mut().zip(left) {
             block.applied = bits::and_not(&block.wanted, left);
         }
@@ -150,11 +141,7 @@ impl ProcessActuator {
 
     /// Counts as anonymous those pages of file mappings that go to swap: the process's own copies of private pages, and
     /// files on tmpfs.
-    fn find_swap_backed(
-        &mut self,
-        target: TargetId,
-        blocks: &mut [Block],
-    ) -> Result<(), ProbeError> {
+    fn find_swap_backed(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
         let in_files = |block: &Block| bits::and_not(&block.wanted, &block.anonymous);
         let in_files: Vec<bits::Bitmap> = blocks.iter().map(in_files).collect();
         if in_files.iter().all(bits::is_empty) {
@@ -175,7 +162,7 @@ impl ProcessActuator {
         target: TargetId,
         blocks: &[Block],
         pages: &[bits::Bitmap],
-    ) -> Result<Option<Vec<FramedPage>>, ProbeError> {
+    ) -> Result<Option<Vec<FramedPage>>> {
         let mut places = Vec::new();
         for (block, pages) in pages.iter().enumerate() {
             places.extend(bits::each(pages).map(|page| (block, page)));

@@ -18,7 +18,8 @@ use std::os::unix::fs::FileExt;
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::CachedFolio;
 
-use super::window::{Toucher, Window};
+use super::window::{Toucher, window};
+use crate::mapped::Mapping;
 
 /// Maximum pages mapped at once: they count as memory of ours.
 const BATCH_PAGES: u64 = 4096;
@@ -34,7 +35,7 @@ const WINDOW_PAGES: u64 = 1 << 18;
 pub struct Clearer {
     clear_refs: File,
     toucher: Toucher,
-    windows: Vec<Window>,
+    windows: Vec<Mapping>,
     nr_mapped: u64,
 }
 
@@ -82,7 +83,7 @@ impl Clearer {
             self.flush()?;
         }
         let span = last.index + last.nr_pages() - first.index;
-        let window = Window::new(file, first.index, span)?;
+        let window = window(file, first.index, span)?;
         let start = window.range().start;
         let addresses =
             { folios.iter() }.map(|folio| start + (folio.index - first.index) * PAGE_SIZE);

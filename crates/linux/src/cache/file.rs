@@ -36,7 +36,6 @@ const HANDLE_XFS_INODE64: i32 = 0x81;
 /// Reason why a cached file is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unopenable {
-    /// The file was deleted: it has no name.
     Deleted,
     /// The file is on a network file system, or on one in user space: opening it might wait for another machine or
     /// program.
@@ -120,13 +119,11 @@ fn unescape(word: &[u8]) -> PathBuf {
 /// Type of a mapping's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CacheFileKind {
-    /// Pages of a named file.
     File,
     /// Pages of a file without a name.
     Deleted,
     /// Pages of a block device: mostly a file system's own tables.
     BlockDevice,
-    /// Pages of directories and others.
     Other,
 }
 

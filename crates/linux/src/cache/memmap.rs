@@ -20,7 +20,7 @@ use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::{CachedFolio, FolioState};
 use thiserror::Error;
 
-use super::window::{Toucher, Window, file_in_memory};
+use super::window::{Toucher, file_in_memory, window};
 use crate::mapped::MappedArray;
 use crate::page_map::frame_of;
 use crate::probe::object;
@@ -109,21 +109,13 @@ struct GroupWords {
 /// Reason why page cache cannot be found from the kernel's frame descriptors.
 #[derive(Debug, Error)]
 pub enum MemmapError {
-    /// The BPF program could not be loaded.
     #[error("cannot load the BPF program that reads the memory map: {cause}")]
-    Load {
-        /// Message of libbpf or the verifier.
-        cause: String,
-    },
-    /// A system call failed.
+    Load { cause: String },
     #[error("cannot {what}: {source}")]
     System {
-        /// The operation that failed.
         what: &'static str,
-        /// The kernel's error.
         source: io::Error,
     },
-    /// The pages yielded different addresses of the descriptors.
     #[error(
         "cannot find where the kernel describes memory: pages of our own are at {found:x?}; the kernel may have no virtually contiguous memory map"
     )]
@@ -140,7 +132,6 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> MemmapError {
 /// Facts that the kernel holds about a file in its page cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Inode number.
     pub inode: u64,
     /// Generation, which distinguishes the inode from former ones with its number.
     pub generation: u32,
@@ -150,13 +141,11 @@ pub struct FileFacts {
     pub own_device: u64,
     /// Type of the file system, as in statfs(2).
     pub magic: u64,
-    /// Size in bytes.
     pub size: u64,
     /// Number of names; 0 for a deleted file.
     pub nr_links: u32,
     /// Type and permissions, as in stat(2).
     pub mode: u32,
-    /// Number of cached pages.
     pub nr_pages: u64,
     /// Path within the file system, if the kernel has it in memory.
     pub path: Option<Vec<u8>>,
@@ -174,12 +163,6 @@ pub struct Memmap {
     folios: MappedArray<FolioWords>,
     files: MappedArray<FileWords>,
     groups: MappedArray<GroupWords>,
-}
-
-impl std::fmt::Debug for Memmap {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Memmap")
-    }
 }
 
 impl Memmap {
@@ -400,7 +383,7 @@ fn path(names: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn frame_of_first_page(file: &File) -> io::Result<u64> {
-    let window = Window::new(file, 0, 1)?;
+    let window = window(file, 0, 1)?;
     Toucher::new()?.touch(std::iter::once(window.range().start))?;
     frame_of(window.range().start)?.ok_or_else(|| {
         io::Error::other(

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use isotherm_engine::{AddressRange, PAGE_SIZE};
+use isotherm_engine::PAGE_SIZE;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::mapped::Mapping;
@@ -67,27 +67,15 @@ impl Toucher {
     }
 }
 
-/// Creates a file in memory, without a name.
 pub(crate) fn file_in_memory() -> io::Result<File> {
     Ok(memfd_create("isotherm", MemfdFlags::CLOEXEC)?.into())
 }
 
-/// A part of a file, mapped for reading.
-#[derive(Debug)]
-pub(crate) struct Window(Mapping);
-
-impl Window {
-    /// Maps `nr_pages` of `file` from page `first` on.
-    pub(crate) fn new(file: &File, first: u64, nr_pages: u64) -> io::Result<Self> {
-        let bytes = (nr_pages * PAGE_SIZE) as usize;
-        let offset = i64::try_from(first * PAGE_SIZE).map_err(io::Error::other)?;
-        let mapping = Mapping::of_file(file.as_fd(), offset, bytes, libc::PROT_READ)?;
-        mapping.advise(libc::MADV_RANDOM)?;
-        Ok(Self(mapping))
-    }
-
-    /// Returns the addresses of the window.
-    pub(crate) fn range(&self) -> AddressRange {
-        self.0.range()
-    }
+/// Maps `nr_pages` of `file` from page `first` on, for reading.
+pub(crate) fn window(file: &File, first: u64, nr_pages: u64) -> io::Result<Mapping> {
+    let bytes = (nr_pages * PAGE_SIZE) as usize;
+    let offset = i64::try_from(first * PAGE_SIZE).map_err(io::Error::other)?;
+    let mapping = Mapping::of_file(file.as_fd(), offset, bytes, libc::PROT_READ)?;
+    mapping.advise(libc::MADV_RANDOM)?;
+    Ok(mapping)
 }

@@ -2,17 +2,14 @@
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
-use super::CalibrationError;
+use super::{CalibrationError, Result};
 use crate::process::Process;
 
 /// Number of pages that are enough to measure with.
 pub const PAGES: usize = 512;
 
 /// Copies at most `pages` pages, spread over a process's private memory.
-///
-/// # Errors
-/// Fails if no page of the process can be copied.
-pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>, CalibrationError> {
+pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>> {
     let process = Process::open(pid)?;
     let mappings = process.mappings()?;
     let private = mappings.iter().filter(|area| area.is_private_anonymous());

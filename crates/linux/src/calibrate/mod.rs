@@ -34,7 +34,6 @@ use subject::Subject;
 
 /// Bytes that the subject holds, and that are paged out.
 const HELD: u64 = 32 << 20;
-/// Number of measurements of each cost.
 const ROUNDS: usize = 3;
 /// Blocks that are collapsed separately.
 const COLLAPSED: u64 = 8;
@@ -42,28 +41,23 @@ const COLLAPSED: u64 = 8;
 const IDLE_MIN: f64 = 0.7;
 const TARGET: TargetId = TargetId(0);
 
+type Result<T, E = CalibrationError> = std::result::Result<T, E>;
+
 /// Reason why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// The subject could not be started.
     #[error("cannot start the program that costs are measured on")]
     Subject(#[source] std::io::Error),
-    /// The subject gave an unexpected answer.
     #[error("the program that costs are measured on said `{0}`")]
     Answer(String),
-    /// The page tables of the subject could not be read.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// The kernel could not be advised about the subject's memory.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The content is not made of whole pages.
     #[error("there is no content to measure with: {0} bytes are not a page")]
     Content(usize),
-    /// The page map of the process to copy cannot be read.
     #[error("cannot see which memory of process {0} is there (/proc/{0}/pagemap)")]
     Unseen(u32),
-    /// No page of the process could be copied.
     #[error("no page of process {0} could be copied; is it still running, and may you trace it?")]
     NotCopied(u32),
 }
@@ -79,7 +73,7 @@ pub fn calibrate(
     is_made_up: bool,
     subject: Command,
     mut tell: impl FnMut(f64),
-) -> Result<Calibration, CalibrationError> {
+) -> Result<Calibration> {
     let pages = content.len() as u64 / PAGE_SIZE;
     if pages == 0 || !(content.len() as u64).is_multiple_of(PAGE_SIZE) {
         return Err(CalibrationError::Content(content.len()));
@@ -105,12 +99,22 @@ pub fn calibrate(
         }
         tell((round + 1) as f64 / ROUNDS as f64);
     }
-    sums.tell(&mut result);
+    result.page_out_whole_ns = Measured::of(&sums.whole);
+    result.page_out_whole_lost = Measured::of(&sums.whole_lost);
+    result.page_out_alone_ns = Measured::of(&sums.alone);
+    result.page_out_running_ns = Measured::of(&sums.running);
+    result.page_out_running_lost = Measured::of(&sums.running_lost);
+    result.refault_ns = Measured::of(&sums.refault);
+    result.minor_fault_ns = Measured::of(&sums.minor_fault);
+    result.huge_fault_ns = Measured::of(&sums.huge_fault);
+    result.collapse_ns = Measured::of(&sums.collapse);
+    result.clear_range_ns = Measured::of(&sums.clear_range);
+    result.clear_page_ns = Measured::of(&sums.clear_page);
+    result.set_again_ns = Measured::of(&sums.set_again);
     result.took_seconds = began.elapsed().as_secs_f64();
     Ok(result)
 }
 
-/// Results of single measurements.
 #[derive(Default)]
 struct Sums {
     whole: Vec<f64>,
@@ -127,24 +131,6 @@ struct Sums {
     set_again: Vec<f64>,
 }
 
-impl Sums {
-    fn tell(&self, result: &mut Calibration) {
-        result.page_out_whole_ns = Measured::of(&self.whole);
-        result.page_out_whole_lost = Measured::of(&self.whole_lost);
-        result.page_out_alone_ns = Measured::of(&self.alone);
-        result.page_out_running_ns = Measured::of(&self.running);
-        result.page_out_running_lost = Measured::of(&self.running_lost);
-        result.refault_ns = Measured::of(&self.refault);
-        result.minor_fault_ns = Measured::of(&self.minor_fault);
-        result.huge_fault_ns = Measured::of(&self.huge_fault);
-        result.collapse_ns = Measured::of(&self.collapse);
-        result.clear_range_ns = Measured::of(&self.clear_range);
-        result.clear_page_ns = Measured::of(&self.clear_page);
-        result.set_again_ns = Measured::of(&self.set_again);
-    }
-}
-
-/// Cost and result of acting once.
 struct Acted {
     cpu: Nanos,
     wall_s: f64,
@@ -158,7 +144,6 @@ impl Acted {
     }
 }
 
-/// The subject, and the actuator that acts on it.
 struct Bench {
     subject: Subject,
     process: Process,
@@ -166,7 +151,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(content: &[u8], subject: Command) -> Result<Self, CalibrationError> {
+    fn start(content: &[u8], subject: Command) -> Result<Self> {
         let subject = Subject::start(subject, content, HELD)?;
         let mut actuator = ProcessActuator::new(ActOptions::default())?;
         actuator.add(TARGET, Process::open(subject.pid())?)?;
@@ -178,7 +163,7 @@ impl Bench {
     }
 
     /// Pages out whole blocks, alone and beside a busy thread.
-    fn page_out_whole(&mut self, sums: &mut Sums) -> Result<Option<f64>, CalibrationError> {
+    fn page_out_whole(&mut self, sums: &mut Sums) -> Result<Option<f64>> {
         let operations = [operation(self.subject.memory, None)];
         self.subject.touch(false)?;
         let before = swap::held_and_taken();
@@ -194,7 +179,7 @@ impl Bench {
     }
 
     /// Pages out every second page, so that no block goes as a whole.
-    fn page_out_alone(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn page_out_alone(&mut self, sums: &mut Sums) -> Result<()> {
         let mut pages = bits::NONE;
         (0..512).step_by(2).for_each(|i| bits::set(&mut pages, i));
         let blocks = self.ranges(HELD / BLOCK_SIZE, BLOCK_SIZE).into_iter();
@@ -214,12 +199,7 @@ impl Bench {
     }
 
     /// Makes the program touch everything again, and measures the refaults.
-    fn come_back(
-        &mut self,
-        is_every_second: bool,
-        pages: f64,
-        sums: &mut Sums,
-    ) -> Result<(), CalibrationError> {
+    fn come_back(&mut self, is_every_second: bool, pages: f64, sums: &mut Sums) -> Result<()> {
         let took = self.subject.touch(is_every_second)?;
         if pages >= took.units / 2.0 {
             sums.refault.push(took.cpu_ns / pages);
@@ -227,7 +207,7 @@ impl Bench {
         Ok(())
     }
 
-    fn faults(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn faults(&mut self, sums: &mut Sums) -> Result<()> {
         let small = self.subject.fresh(false)?;
         sums.minor_fault.push(small.cpu_ns / small.units.max(1.0));
         let huge = self.subject.fresh(true)?;
@@ -236,7 +216,7 @@ impl Bench {
     }
 
     /// Clears accessed bits of single pages and of blocks, beside a busy thread.
-    fn clears(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn clears(&mut self, sums: &mut Sums) -> Result<()> {
         self.subject.touch(false)?;
         self.subject.work(true)?;
         let nr = HELD / BLOCK_SIZE;
@@ -257,7 +237,7 @@ impl Bench {
         Ok(())
     }
 
-    fn collapses(&mut self, sums: &mut Sums) -> Result<(), CalibrationError> {
+    fn collapses(&mut self, sums: &mut Sums) -> Result<()> {
         self.subject.touch(false)?;
         let ranges = self.ranges(COLLAPSED, BLOCK_SIZE);
         let took = self.advise(&ranges, crate::act::MADV_COLLAPSE)?;
@@ -275,11 +255,7 @@ impl Bench {
     }
 
     /// Returns the CPU time of advising about one of `ranges`; `None` if any is refused.
-    fn advise(
-        &self,
-        ranges: &[AddressRange],
-        advice: i32,
-    ) -> Result<Option<f64>, CalibrationError> {
+    fn advise(&self, ranges: &[AddressRange], advice: i32) -> Result<Option<f64>> {
         let mut answers = Vec::new();
         let before = process_cpu();
         self.process.advise(ranges, advice, &mut answers)?;
@@ -288,7 +264,7 @@ impl Bench {
         Ok(is_done.then_some(took))
     }
 
-    fn act(&mut self, operations: &[Operation]) -> Result<Acted, CalibrationError> {
+    fn act(&mut self, operations: &[Operation]) -> Result<Acted> {
         let mut outcomes: Vec<Outcome> = Vec::new();
         let (before, began) = (process_cpu(), Instant::now());
         self.actuator.act(operations, &mut outcomes)?;
@@ -304,10 +280,7 @@ impl Bench {
 
     /// Acts while a thread of the program works. Also returns the fraction of acting's CPU time that the thread lost.
     /// It is `None` if all CPUs are busy: the thread then lost its CPU, and was not disturbed.
-    fn beside_work(
-        &mut self,
-        operations: &[Operation],
-    ) -> Result<(Acted, Option<f64>), CalibrationError> {
+    fn beside_work(&mut self, operations: &[Operation]) -> Result<(Acted, Option<f64>)> {
         self.subject.work(true)?;
         // The undisturbed rate is measured before and after, as the load of this machine changes.
         let (idle_before, looked) = (CpuTimes::read(), Instant::now());
@@ -327,7 +300,7 @@ impl Bench {
         Ok((acted, idle.filter(|idle| *idle >= IDLE_MIN).map(|_| lost)))
     }
 
-    fn rate_of_work(&mut self) -> Result<f64, CalibrationError> {
+    fn rate_of_work(&mut self) -> Result<f64> {
         let (rounds, began) = (self.subject.rounds()?, Instant::now());
         std::thread::sleep(std::time::Duration::from_millis(100));
         let done = self.subject.rounds()? - rounds;

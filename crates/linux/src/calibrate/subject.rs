@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
-use super::CalibrationError;
+use super::{CalibrationError, Result};
 use crate::clock::thread_cpu;
 use crate::mapped::Mapping;
 
@@ -30,7 +31,6 @@ const WORKED_PAGES: usize = 256;
 /// The stride has no factor in common with the number of pages, so each is touched once.
 const STRIDE: usize = 7919;
 
-/// Handle of the running subject.
 #[derive(Debug)]
 pub(super) struct Subject {
     child: Child,
@@ -40,7 +40,6 @@ pub(super) struct Subject {
     pub(super) memory: AddressRange,
 }
 
-/// CPU time and units of work of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     pub(super) cpu_ns: f64,
@@ -49,11 +48,7 @@ pub(super) struct Took {
 
 impl Subject {
     /// Starts a subject whose memory holds repeated `content`.
-    pub(super) fn start(
-        mut command: Command,
-        content: &[u8],
-        bytes: u64,
-    ) -> Result<Self, CalibrationError> {
+    pub(super) fn start(mut command: Command, content: &[u8], bytes: u64) -> Result<Self> {
         let io = CalibrationError::Subject;
         let mut child = command
             .stdin(Stdio::piped())
@@ -83,7 +78,7 @@ impl Subject {
     }
 
     /// Writes to all pages, or to every second of them, in an order that defeats caches.
-    pub(super) fn touch(&mut self, is_every_second: bool) -> Result<Took, CalibrationError> {
+    pub(super) fn touch(&mut self, is_every_second: bool) -> Result<Took> {
         self.ask(if is_every_second {
             "touch 2"
         } else {
@@ -92,21 +87,19 @@ impl Subject {
     }
 
     /// Touches new memory, in base pages or huge pages.
-    pub(super) fn fresh(&mut self, is_huge: bool) -> Result<Took, CalibrationError> {
+    pub(super) fn fresh(&mut self, is_huge: bool) -> Result<Took> {
         self.ask(if is_huge { "fresh huge" } else { "fresh small" })
     }
 
-    /// Starts or stops a working thread.
-    pub(super) fn work(&mut self, works: bool) -> Result<(), CalibrationError> {
+    pub(super) fn work(&mut self, works: bool) -> Result<()> {
         self.ask(if works { "work" } else { "rest" }).map(drop)
     }
 
-    /// Returns the rounds that the thread has done.
-    pub(super) fn rounds(&mut self) -> Result<f64, CalibrationError> {
+    pub(super) fn rounds(&mut self) -> Result<f64> {
         Ok(self.ask("rounds")?.units)
     }
 
-    fn ask(&mut self, word: &str) -> Result<Took, CalibrationError> {
+    fn ask(&mut self, word: &str) -> Result<Took> {
         let io = CalibrationError::Subject;
         writeln!(self.words, "{word}").map_err(io)?;
         let answer = self.answer()?;
@@ -117,7 +110,7 @@ impl Subject {
         }
     }
 
-    fn answer(&mut self) -> Result<String, CalibrationError> {
+    fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
         let read = self.answers.read_line(&mut line);
         match read.map_err(CalibrationError::Subject)? {
@@ -136,13 +129,9 @@ impl Drop for Subject {
 }
 
 /// Runs as the subject until standard input ends.
-///
-/// # Errors
-/// Fails if the input is not that by which [`Calibration`](isotherm_engine::calibration::Calibration) is measured.
 pub fn be_subject() -> std::io::Result<()> {
     // The measuring program may be killed.
-    // SAFETY: no memory is involved.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    set_parent_process_death_signal(Some(Signal::KILL)).ok();
     let mut input = BufReader::new(std::io::stdin().lock());
     let mut header = String::new();
     input.read_line(&mut header)?;
@@ -179,7 +168,6 @@ fn held_or_worker(word: &str, held: &mut Held, worker: &mut Worker) -> Option<u6
     })
 }
 
-/// Memory in whole blocks.
 struct Held {
     memory: Vec<u8>,
     first: usize,

@@ -26,18 +26,10 @@ const ACTIVE_SHARE: f64 = 0.1;
 /// Minimum time in seconds over which a share is significant.
 const TIME_MIN_S: f64 = 0.01;
 
-/// Source of the information about kswapd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evidence {
-    /// The state of the thread itself.
-    Thread,
-    /// Pages scanned by any node's kswapd.
-    ScannedPages,
-}
-
 /// Watches one node's kswapd.
 #[derive(Debug)]
 pub struct Kswapd {
+    /// Process id; without one, the pages that any node's kswapd scanned show whether it is active.
     thread: Option<u32>,
     /// Time of the last check, and the work done by then: CPU time in ns, or pages scanned.
     last: Option<(Instant, u64)>,
@@ -49,15 +41,6 @@ impl Kswapd {
         Self {
             thread: find(&format!("kswapd{node}")),
             last: None,
-        }
-    }
-
-    /// Returns the source of the information.
-    pub fn evidence(&self) -> Evidence {
-        if self.thread.is_some() {
-            Evidence::Thread
-        } else {
-            Evidence::ScannedPages
         }
     }
 
@@ -114,7 +97,7 @@ mod tests {
     #[test]
     fn no_node_no_thread() {
         let mut kswapd = Kswapd::of_node(4_000_000);
-        assert_eq!(kswapd.evidence(), Evidence::ScannedPages);
+        assert_eq!(kswapd.thread, None);
         assert!(!kswapd.is_active(), "nothing to compare with yet");
     }
 
@@ -122,7 +105,7 @@ mod tests {
     fn the_first_node_has_one() {
         let test = "the_first_node_has_one";
         let mut kswapd = Kswapd::of_node(0);
-        if kswapd.evidence() != Evidence::Thread {
+        if kswapd.thread.is_none() {
             eprintln!("SKIP {test}: kernel threads cannot be seen here");
             return;
         }

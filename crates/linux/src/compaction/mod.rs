@@ -44,8 +44,8 @@ use thiserror::Error;
 use crate::node::{self, MemoryMapError, Zone};
 use crate::text;
 
-pub use kswapd::{Evidence, Kswapd};
-pub use parse::{BuddyZone, ParseError, parse_buddyinfo};
+pub use kswapd::Kswapd;
+pub use parse::{ParseError, parse_buddyinfo};
 pub use trigger::{Compacted, Compacting, Trigger};
 
 const BUDDYINFO: &str = "/proc/buddyinfo";
@@ -54,54 +54,29 @@ const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 /// Reason why fragmentation cannot be measured, or memory cannot be compacted.
 #[derive(Debug, Error)]
 pub enum CompactionError {
-    /// A file could not be read.
     #[error("{0}; is /proc mounted?")]
     Unreadable(#[from] MemoryMapError),
-    /// A file does not have the expected format.
     #[error("{BUDDYINFO} is not as expected: {0}")]
     Malformed(#[from] ParseError),
-    /// No zone with memory is listed.
     #[error("/proc/zoneinfo is not as expected: it lists no zone with memory")]
     NoZones,
-    /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
-    NoNode {
-        /// The requested node.
-        node: u32,
-        /// The nodes with memory.
-        present: String,
-    },
-    /// The kernel was built without compaction.
+    NoNode { node: u32, present: String },
     #[error(
         "this kernel cannot compact memory on request: neither {per_node} nor {whole} is there; it needs a kernel with CONFIG_COMPACTION=y"
     )]
     Unsupported {
-        /// Path of the node's file.
         per_node: String,
-        /// Path of the file for all nodes.
         whole: &'static str,
     },
-    /// The user may not write the file.
     #[error(
         "cannot open {} to make the kernel compact: {source}; run as root, and not in a container where it is read-only", path.display()
     )]
-    Denied {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The process that compacts could not be started or followed.
+    Denied { path: PathBuf, source: io::Error },
     #[error("cannot start a process to compact in: {0}")]
     NoProcess(io::Error),
-    /// The kernel refused to compact.
     #[error("the kernel refused to compact by {}: {source}", path.display())]
-    Refused {
-        /// The file that was written to.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    Refused { path: PathBuf, source: io::Error },
 }
 
 /// Reads nodes, zones and their free memory. Keep it: zones do not change meanwhile, and their sizes take longer to
@@ -142,22 +117,16 @@ impl FragmentationReader {
 }
 
 /// Joins free blocks with sizes. A zone that was added since the sizes were read has size 0.
-fn join(buddies: Vec<BuddyZone>, sizes: &[Zone]) -> Vec<NodeFacts> {
+fn join(buddies: Vec<(u32, ZoneFacts)>, sizes: &[Zone]) -> Vec<NodeFacts> {
     let mut nodes: Vec<NodeFacts> = Vec::new();
-    for buddy in buddies {
-        let size = sizes
-            .iter()
-            .find(|zone| zone.node == buddy.node && zone.name == buddy.name);
-        let zone = ZoneFacts {
-            name: buddy.name,
-            present_pages: size.map_or(0, |zone| zone.present / PAGE_SIZE),
-            free_blocks: buddy.free_blocks,
-            contended: false,
-        };
-        match nodes.iter_mut().find(|facts| facts.node == buddy.node) {
+    for (node, mut zone) in buddies {
+        let is_it = |size: &&Zone| size.node == node && size.name == zone.name;
+        let size = sizes.iter().find(is_it);
+        zone.present_pages = size.map_or(0, |size| size.present / PAGE_SIZE);
+        match nodes.iter_mut().find(|facts| facts.node == node) {
             Some(facts) => facts.zones.push(zone),
             None => nodes.push(NodeFacts {
-                node: buddy.node,
+                node,
                 zones: vec![zone],
                 kswapd_active: false,
             }),
@@ -194,18 +163,14 @@ impl CompactionCounters {
     }
 
     fn of(vmstat: &str) -> Self {
-        let mut counters = Self::default();
-        for (name, value) in text::counters(vmstat) {
-            match name {
-                "compact_migrate_scanned" => counters.migrate_scanned = value,
-                "compact_free_scanned" => counters.free_scanned = value,
-                "compact_isolated" => counters.isolated = value,
-                "compact_stall" => counters.stalls = value,
-                "compact_daemon_migrate_scanned" => counters.daemon_migrate_scanned = value,
-                _ => {}
-            }
+        let counter = |name| text::counter(vmstat, name).unwrap_or(0);
+        Self {
+            migrate_scanned: counter("compact_migrate_scanned"),
+            free_scanned: counter("compact_free_scanned"),
+            isolated: counter("compact_isolated"),
+            stalls: counter("compact_stall"),
+            daemon_migrate_scanned: counter("compact_daemon_migrate_scanned"),
         }
-        counters
     }
 
     /// Returns the increase since `earlier`.

@@ -3,7 +3,7 @@
 //! Limits: numbers beyond any machine (2^40 pages are 4 PiB) are refused, so that no sum overflows.
 //! Kernels built for larger blocks than order 10 exist; their blocks are counted as several of 10.
 
-use isotherm_policy::compaction::NR_ORDERS;
+use isotherm_policy::compaction::{NR_ORDERS, ZoneFacts};
 use thiserror::Error;
 
 /// Maximum pages of a zone: more than physical addresses reach.
@@ -17,25 +17,12 @@ const MAX_ORDERS: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {why}")]
 pub struct ParseError {
-    /// Line number, from 1.
     pub line: usize,
-    /// Reason of the error.
     pub why: &'static str,
 }
 
-/// A line of `/proc/buddyinfo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuddyZone {
-    /// Node of the zone.
-    pub node: u32,
-    /// Name of the zone: `DMA32`, `Normal`...
-    pub name: String,
-    /// Free blocks of each order.
-    pub free_blocks: [u64; NR_ORDERS],
-}
-
-/// Parses `/proc/buddyinfo`.
-pub fn parse_buddyinfo(text: &str) -> Result<Vec<BuddyZone>, ParseError> {
+/// Parses `/proc/buddyinfo`: zones with their nodes, still without their sizes.
+pub fn parse_buddyinfo(text: &str) -> Result<Vec<(u32, ZoneFacts)>, ParseError> {
     let mut zones = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let wrong = |why| ParseError {
@@ -63,11 +50,12 @@ pub fn parse_buddyinfo(text: &str) -> Result<Vec<BuddyZone>, ParseError> {
         if zones.len() >= MAX_ZONES {
             return Err(wrong("is one zone more than a machine can have"));
         }
-        zones.push(BuddyZone {
-            node,
+        let zone = ZoneFacts {
             name: name.to_owned(),
             free_blocks,
-        });
+            ..ZoneFacts::default()
+        };
+        zones.push((node, zone));
     }
     Ok(zones)
 }
@@ -99,9 +87,10 @@ mod tests {
                     Node 1, zone   Normal    285     51    186   1065    937    609    331    185    564    825   4099 \n";
         let zones = parse_buddyinfo(text).expect("parses");
         assert_eq!(zones.len(), 2);
-        assert_eq!((zones[1].node, &*zones[1].name), (1, "Normal"));
-        assert_eq!(zones[0].free_blocks, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 3]);
-        assert_eq!(zones[1].free_blocks[10], 4099);
+        assert_eq!((zones[1].0, &*zones[1].1.name), (1, "Normal"));
+        let free = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 3];
+        assert_eq!(zones[0].1.free_blocks, free);
+        assert_eq!(zones[1].1.free_blocks[10], 4099);
         assert_eq!(parse_buddyinfo(""), Ok(Vec::new()));
     }
 
@@ -109,8 +98,8 @@ mod tests {
     fn kernels_with_more_or_fewer_orders_are_understood() {
         let text = "Node 0, zone Normal 0 0 0 0 0 0 0 0 0 0 1 1 1\nNode 0, zone Movable 7 1\n";
         let zones = parse_buddyinfo(text).expect("parses");
-        assert_eq!(zones[0].free_blocks[10], 1 + 2 + 4);
-        assert_eq!(zones[1].free_blocks[..3], [7, 1, 0]);
+        assert_eq!(zones[0].1.free_blocks[10], 1 + 2 + 4);
+        assert_eq!(zones[1].1.free_blocks[..3], [7, 1, 0]);
     }
 
     #[test]

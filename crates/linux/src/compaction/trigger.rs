@@ -39,9 +39,7 @@ pub struct Compacting {
 /// Result of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Elapsed time.
     pub took: Nanos,
-    /// CPU time.
     pub cpu: Nanos,
     /// Whether it ran until the kernel found nothing more to do.
     pub to_the_end: bool,

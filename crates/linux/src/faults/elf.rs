@@ -30,7 +30,6 @@ const SEGMENTS_MAX: usize = 1024;
 /// Maximum bytes of the information about one function: all of them may be processed for each frame.
 const ENTRY_MAX: usize = 256 << 10;
 
-/// The needed facts about an ELF file.
 pub(super) struct ElfFacts {
     /// The linker's build id, as hexadecimal digits.
     pub(super) build_id: Option<String>,

@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, Nanos};
 use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer};
 use thiserror::Error;
 
-use super::perf_event::{self, Counted};
+use super::perf_event::{self, MAJOR, MINOR};
 use crate::probe::{Walker, WalkerError, object};
 use crate::process;
 
@@ -34,25 +34,20 @@ const MAJOR_PERIOD: u64 = 1;
 /// Reason why faults cannot be sampled.
 #[derive(Debug, Error)]
 pub enum FaultError {
-    /// The BPF program could not be loaded.
     #[error("cannot load the program that takes stacks of page faults: {0}")]
     Load(String),
-    /// The kernel does not allow processes to be watched.
     #[error("page faults are not seen here: {0}")]
     Watch(#[source] WalkerError),
-    /// The kernel refused to count faults for us.
     #[error(
         "cannot count page faults (perf_event_open, CPU {cpu}): {source}; it needs CAP_PERFMON (or root), and \
          in a container a seccomp profile that lets perf_event_open pass"
     )]
     Event { cpu: u32, source: io::Error },
-    /// Process ids here are not those of the initial pid namespace.
     #[error(
         "stacks of page faults go by the kernel's process ids, and this is a container with its own; run it in \
          the host's (Kubernetes: hostPID: true, Docker: --pid=host)"
     )]
     PidNamespace,
-    /// The program could not be attached, or a map could not be used.
     #[error("cannot {what} for samples of page faults: {source}")]
     Bpf {
         what: &'static str,
@@ -79,7 +74,6 @@ pub struct SampledTargets {
 /// `range.start` plus `origin` (copy_vma in the kernel's mm/vma.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnonymousMapping {
-    /// Addresses of the mapping.
     pub range: AddressRange,
     /// Start address of the mapping when it was created.
     pub origin: u64,
@@ -92,17 +86,12 @@ pub struct AnonymousMapping {
 pub struct Fault {
     /// Time of the fault by CLOCK_MONOTONIC.
     pub monotonic: Nanos,
-    /// Process id of the faulting process.
     pub pid: u32,
-    /// The thread's name.
     pub thread: String,
-    /// The faulting address.
     pub address: u64,
     /// The address space, as a number; exec changes it.
     pub space: u64,
-    /// Instruction pointer.
     pub ip: u64,
-    /// Stack pointer.
     pub sp: u64,
     /// Frame pointer, if the program keeps one.
     pub bp: u64,
@@ -135,13 +124,10 @@ pub struct FaultSampler {
 impl FaultSampler {
     /// Samples every `period`-th fault of the children that this process starts from now on, and of the processes
     /// [added](Self::add) later. Takes at most `a_second` samples per second on each processor.
-    ///
-    /// # Errors
-    /// Fails if this kernel or our privileges do not allow it.
     pub fn attach(whose: SampledTargets, period: u64, a_second: u64) -> Result<Self, FaultError> {
         // The walker's layout is needed to detect huge pages; sampling works without it.
         let mut walker = Walker::new();
-        if walker.as_ref().is_ok_and(|walker| !walker.sees_all_ids()) {
+        if walker.as_ref().is_ok_and(|walker| !walker.sees_all_ids) {
             return Err(FaultError::PidNamespace);
         }
         // Not every kernel allows programs on its functions.
@@ -179,8 +165,8 @@ impl FaultSampler {
         let cpus = libbpf_rs::num_possible_cpus().map_err(FaultError::bpf("count processors"))?;
         for cpu in 0..cpus as u32 {
             for (what, program, period) in [
-                (Counted::Minor, "fault_minor", period),
-                (Counted::Major, "fault_major", MAJOR_PERIOD),
+                (MINOR, "fault_minor", period),
+                (MAJOR, "fault_major", MAJOR_PERIOD),
             ] {
                 let event = match perf_event::open(what, cpu, period) {
                     // The processor is offline.
@@ -198,7 +184,7 @@ impl FaultSampler {
                 // The link closes the descriptor (bpf_link_perf_detach in libbpf).
                 let _ = of_link.into_raw_fd();
                 self.links.push(link);
-                if what == Counted::Minor {
+                if what == MINOR {
                     self.minor.push(event);
                 }
             }
@@ -227,9 +213,6 @@ impl FaultSampler {
     }
 
     /// Samples the faults of `pid` as well. Returns whether they have been sampled since the process was created.
-    ///
-    /// # Errors
-    /// Fails if the map of targets is full.
     pub fn add(&self, pid: u32) -> Result<bool, FaultError> {
         let map = self.map("targets");
         let key = pid.to_ne_bytes();
@@ -248,9 +231,6 @@ impl FaultSampler {
     }
 
     /// Limits the samples of each processor to `a_second` per second from now on.
-    ///
-    /// # Errors
-    /// Fails if the kernel rejects the configuration.
     pub fn set_rate(&mut self, a_second: u64) -> Result<(), FaultError> {
         let second = 1_000_000_000;
         let token_ns = second / a_second.max(1);
@@ -272,9 +252,6 @@ impl FaultSampler {
     }
 
     /// Samples every `period`-th minor fault from now on.
-    ///
-    /// # Errors
-    /// Fails if the kernel rejects the period.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
         self.minor
             .iter()
@@ -288,9 +265,6 @@ impl FaultSampler {
     }
 
     /// Turns counting, and so sampling, of minor faults on or off. Counting has a cost at every fault.
-    ///
-    /// # Errors
-    /// Fails if the kernel rejects the change.
     pub fn set_counting(&self, counts: bool) -> io::Result<()> {
         self.minor
             .iter()
@@ -298,9 +272,6 @@ impl FaultSampler {
     }
 
     /// Appends the faults sampled since the last call.
-    ///
-    /// # Errors
-    /// Fails if the buffer cannot be read.
     pub fn take(&mut self, faults: &mut Vec<Fault>) -> Result<(), FaultError> {
         self.buffer
             .consume()

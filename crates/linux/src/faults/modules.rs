@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
@@ -28,7 +28,6 @@ pub struct ModuleId(pub u32);
 /// Path and build id of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleName {
-    /// Its path, as the process that maps it sees it.
     pub path: String,
     /// The linker's build id, as hexadecimal digits.
     pub build_id: Option<String>,
@@ -44,12 +43,10 @@ pub(super) struct CodeArea {
     pub(super) module: Option<ModuleId>,
 }
 
-/// Facts about a file.
 #[derive(Debug, Default)]
 struct Known {
     name: ModuleName,
     segments: Vec<Segment>,
-    /// Stack frame information, if it could be read.
     frames: Option<ExplicitModuleSectionInfo<Arc<[u8]>>>,
     /// The open file, from which names are read later.
     file: Option<File>,
@@ -157,7 +154,6 @@ impl Modules {
         areas
     }
 
-    /// Returns the unwind information of an area.
     pub(super) fn unwinding(&self, area: &CodeArea) -> Option<Module<Arc<[u8]>>> {
         let known = &self.known[area.module?.0 as usize];
         // A mapping begins with the page in which a segment begins.
@@ -184,25 +180,20 @@ fn open(pid: u32, path: &str, inode: u64) -> io::Result<File> {
         let is_plain = libc::major(metadata.dev()) != 0;
         Ok(metadata.is_file() && (metadata.ino() == inode || !is_plain))
     };
+    let mut options = File::options();
+    // A FIFO must not block.
+    options.read(true).custom_flags(libc::O_NONBLOCK);
     for path in [
         format!("/proc/{pid}/root{path}"),
         format!("/proc/{pid}/exe"),
     ] {
-        if let Ok(file) = open_regular(&path)
+        if let Ok(file) = options.open(&path)
             && is_it(&file)?
         {
             return Ok(file);
         }
     }
     Err(io::ErrorKind::NotFound.into())
-}
-
-/// Opens a file without blocking.
-fn open_regular(path: &str) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = File::options();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    options.open(path)
 }
 
 #[cfg(test)]

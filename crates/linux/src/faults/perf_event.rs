@@ -19,27 +19,20 @@ const IOC_DISABLE: libc::Ioctl = 0x2401;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FD_CLOEXEC: libc::c_ulong = 8;
 
-/// Kind of page fault that is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
-    /// Minor faults, which waited for nothing: first touches, and pages that were in memory already.
-    Minor,
-    /// Major faults, which waited for a device or for swap.
-    Major,
-}
+/// Minor faults, which waited for nothing: first touches, and pages that were in memory already.
+pub(super) const MINOR: u32 = PERF_COUNT_SW_PAGE_FAULTS_MIN;
+/// Major faults, which waited for a device or for swap.
+pub(super) const MAJOR: u32 = PERF_COUNT_SW_PAGE_FAULTS_MAJ;
 
 /// Starts counting the faults of all processes on one processor.
 ///
 /// # Errors
 /// Fails with `EACCES` or `EPERM` without CAP_PERFMON, and with `ENODEV` if the processor is not online.
-pub(super) fn open(what: Counted, cpu: u32, period: u64) -> io::Result<OwnedFd> {
+pub(super) fn open(what: u32, cpu: u32, period: u64) -> io::Result<OwnedFd> {
     let mut attributes = perf_event_attr {
         type_: PERF_TYPE_SOFTWARE,
         size: size_of::<perf_event_attr>() as u32,
-        config: u64::from(match what {
-            Counted::Minor => PERF_COUNT_SW_PAGE_FAULTS_MIN,
-            Counted::Major => PERF_COUNT_SW_PAGE_FAULTS_MAJ,
-        }),
+        config: what.into(),
         ..perf_event_attr::default()
     };
     attributes.__bindgen_anon_1.sample_period = period;
@@ -65,7 +58,6 @@ pub(super) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     checked(done).map(drop)
 }
 
-/// Turns counting on or off.
 pub(super) fn set_counting(event: &OwnedFd, counts: bool) -> io::Result<()> {
     let what = if counts { IOC_ENABLE } else { IOC_DISABLE };
     // SAFETY: these ioctls take a flag, here none.

@@ -65,7 +65,6 @@ pub struct Unwinder {
     jit_bytes: Arc<AtomicU64>,
 }
 
-/// The code of one process.
 struct Space {
     /// The address space, as a number.
     number: u64,
@@ -163,8 +162,9 @@ impl Unwinder {
         if is_jit {
             let is_trampoline =
                 matches!(&place, CodePlace::Named(name) if name.starts_with("py::"));
-            let above = above(space, registers, is_trampoline, &mut read_stack);
-            return Some((place, above));
+            let likely = above(space, registers, is_trampoline, &mut read_stack);
+            let found = likely.or_else(|| above(space, registers, !is_trampoline, &mut read_stack));
+            return Some((place, found));
         }
         // A malformed file must not crash the reader if framehop does not expect its content.
         let found = catch_unwind(AssertUnwindSafe(|| {
@@ -282,70 +282,41 @@ impl Space {
     }
 }
 
-/// The caller of a frame.
 enum Above {
     Caller(u64),
     /// The frame has no caller.
     Nothing,
 }
 
-/// Finds the caller of code that no file describes, if possible, and sets the registers to the caller's.
+/// Finds the caller of code that no file describes by the frame pointer, and sets the registers to the caller's. The
+/// frame of a Python trampoline lies at the stack pointer instead: a word of padding, or the caller's frame pointer,
+/// and the return address.
 fn above(
     space: &Space,
     registers: &mut UnwindRegsX86_64,
     is_trampoline: bool,
     read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<Above> {
-    if is_trampoline {
-        return above_trampoline(space, registers, read_stack)
-            .or_else(|| above_frame(space, registers, read_stack));
-    }
-    above_frame(space, registers, read_stack)
-        .or_else(|| above_trampoline(space, registers, read_stack))
-}
-
-/// Finds the caller by the frame pointer.
-fn above_frame(
-    space: &Space,
-    registers: &mut UnwindRegsX86_64,
-    read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
-) -> Option<Above> {
     let (sp, bp) = (registers.sp(), registers.bp());
-    if bp < sp || bp % 8 != 0 {
+    if !is_trampoline && (bp < sp || bp % 8 != 0) {
         return None;
     }
-    let saved = read_stack(bp).ok()?;
-    let caller = read_stack(bp.checked_add(8)?).ok()?;
-    if caller != 0 {
-        space.area(caller - 1)?;
+    let at = if is_trampoline { sp } else { bp };
+    let saved = read_stack(at).ok()?;
+    let caller = read_stack(at.checked_add(8)?).ok()?;
+    if is_trampoline || caller != 0 {
+        space.area(caller.checked_sub(1)?)?;
     }
-    registers.set_sp(bp.checked_add(16)?);
-    registers.set_bp(saved);
+    registers.set_sp(at.checked_add(16)?);
     registers.set_ip(caller);
+    if !is_trampoline || saved > sp && saved - sp < STACK_MAX {
+        registers.set_bp(saved);
+    }
     Some(if caller == 0 {
         Above::Nothing
     } else {
         Above::Caller(caller)
     })
-}
-
-/// Finds the caller of a Python trampoline. Its frame holds a word of padding, or the caller's frame pointer, and the
-/// return address.
-fn above_trampoline(
-    space: &Space,
-    registers: &mut UnwindRegsX86_64,
-    read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
-) -> Option<Above> {
-    let sp = registers.sp();
-    let saved = read_stack(sp).ok()?;
-    let caller = read_stack(sp.checked_add(8)?).ok()?;
-    space.area(caller.checked_sub(1)?)?;
-    if saved > sp && saved - sp < STACK_MAX {
-        registers.set_bp(saved);
-    }
-    registers.set_sp(sp.checked_add(16)?);
-    registers.set_ip(caller);
-    Some(Above::Caller(caller))
 }
 
 /// Returns a word of the stack, if the sample contains it.

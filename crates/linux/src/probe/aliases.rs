@@ -22,13 +22,11 @@ use crate::areas::MappedArea;
 /// A range whose memory is also mapped at a lower address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alias {
-    /// Own addresses of the alias.
     range: AddressRange,
     /// Lower addresses of the same memory.
     first: AddressRange,
 }
 
-/// The aliases in an address space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Aliases {
     /// Sorted by `first.start`, each with the greatest `first.end` so far.
@@ -95,7 +93,6 @@ fn of(areas: &[MappedArea]) -> Vec<Alias> {
 }
 
 impl Aliases {
-    /// Returns the aliases among `areas`.
     pub(super) fn of(areas: &[MappedArea]) -> Self {
         let mut aliases = of(areas);
         aliases.sort_unstable_by_key(|alias| alias.first.start);

@@ -56,27 +56,19 @@ impl ClearRefs {
     /// Clears the accessed bits of all memory that a process with `nr_pages` resident pages maps. Returns `false` if
     /// that is refused, or would stall the process for longer than `hold_max`.
     pub(super) fn clear(&mut self, process: &Process, nr_pages: u64, hold_max: Nanos) -> bool {
-        if self.is_blind || self.hold(nr_pages) > hold_max {
+        let hold = Nanos((self.ns_per_page * nr_pages as f64) as u64);
+        if self.is_blind || hold > hold_max {
             return false;
         }
         // CPU time, not elapsed time: on busy processors the target may run instead, which is no stall.
         let before = thread_cpu();
         let is_cleared = process.clear_refs().unwrap_or(false);
-        if is_cleared {
-            self.learn(nr_pages, thread_cpu().since(before));
-        }
-        is_cleared
-    }
-
-    fn hold(&self, nr_pages: u64) -> Nanos {
-        Nanos((self.ns_per_page * nr_pages as f64) as u64)
-    }
-
-    fn learn(&mut self, nr_pages: u64, took: Nanos) {
+        let took = thread_cpu().since(before);
         // For small processes the cost of the call itself dominates.
-        if nr_pages >= 4096 {
+        if is_cleared && nr_pages >= 4096 {
             let seen = took.0 as f64 / nr_pages as f64;
             self.ns_per_page += (seen - self.ns_per_page) * 0.25;
         }
+        is_cleared
     }
 }

@@ -3,7 +3,8 @@
 //! The bits are the processor's and the kernel's (Intel SDM vol. 3A, 4.5;
 //! arch/x86/include/asm/pgtable_types.h); a slot's words are those of `bpf/page_table.bpf.c`.
 
-/// Entries in a page table.
+use isotherm_engine::table::BlockFacts;
+
 pub(crate) const ENTRIES_PER_TABLE: usize = 512;
 
 pub(super) type RawTable = [u64; ENTRIES_PER_TABLE];
@@ -28,15 +29,12 @@ impl Leaf {
     pub(crate) fn is_present(self) -> bool {
         self.0 & Self::PRESENT != 0
     }
-    /// Whether the page's accessed bit is set.
     pub(crate) fn is_accessed(self) -> bool {
         self.0 & (Self::PRESENT | Self::ACCESSED) == Self::PRESENT | Self::ACCESSED
     }
-    /// Whether the page is part of a 2 MiB leaf.
     pub(crate) fn is_huge_2m(self) -> bool {
         self.0 & Self::HUGE_2M != 0
     }
-    /// Whether the page is part of a 1 GiB leaf.
     pub(crate) fn is_huge_1g(self) -> bool {
         self.0 & Self::HUGE_1G != 0
     }
@@ -48,11 +46,9 @@ impl Leaf {
     pub(super) fn is_zeros(self) -> bool {
         self.0 & Self::ZEROS != 0
     }
-    /// Whether the table could not be read.
     pub(crate) fn is_unreadable(self) -> bool {
         self.0 & (Self::UNREADABLE | Self::CHANGED) != 0
     }
-    /// Whether the entry is a swap entry.
     pub(crate) fn is_swapped(self) -> bool {
         self.0 & Self::SWAPPED != 0
     }
@@ -96,21 +92,9 @@ const SPECIAL_SHIFT: u32 = 9;
 const SWAP_TYPE_SHIFT: u32 = 59;
 const SWAP_TYPES: u64 = 23;
 
-/// Bitmaps of a table's 512 pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TableBitmaps {
-    /// Pages in memory that count as resident.
-    pub present: [u64; 8],
-    /// Present pages whose accessed bit is set.
-    pub accessed: [u64; 8],
-    /// Pages in swap.
-    pub swapped: [u64; 8],
-}
-
 impl TableCopy<'_> {
-    /// Returns the table's bitmaps.
-    pub(crate) fn bitmaps(&self) -> TableBitmaps {
-        let mut bitmaps = TableBitmaps::default();
+    /// Sets the bitmaps of the block that the table maps, which were empty.
+    pub(crate) fn read_into(&self, facts: &mut BlockFacts) {
         for (word, entries) in self.entries.as_chunks::<64>().0.iter().enumerate() {
             // Much of a sparse table is empty.
             if entries.iter().fold(0, |any, entry| any | entry) == 0 {
@@ -123,15 +107,14 @@ impl TableCopy<'_> {
             // Present, or PROT_NONE (bit 8), which only the processor treats as absent.
             let mapped: [u16; 64] = low.map(|entry| (entry | entry >> 8) & 1);
             let there: [u16; 64] = std::array::from_fn(|i| mapped[i] & !(low[i] >> SPECIAL_SHIFT));
-            bitmaps.present[word] = pack(&there.map(|flag| flag as u8));
+            facts.present[word] = pack(&there.map(|flag| flag as u8));
             let used: [u8; 64] = std::array::from_fn(|i| (there[i] & low[i] >> 5) as u8);
-            bitmaps.accessed[word] = pack(&used);
+            facts.accessed[word] = pack(&used);
             let mapped = pack(&mapped.map(|flag| flag as u8));
             if mapped != u64::MAX {
-                bitmaps.swapped[word] = swapped(entries, mapped);
+                facts.swapped[word] = swapped(entries, mapped);
             }
         }
-        bitmaps
     }
 
     /// Returns the frame number of page `index`, if it is present.
@@ -174,17 +157,21 @@ mod tests {
         entries[100] = 0x221; // the zero page
         entries[101] = 0x20_0000 | 3 << 59; // a swap entry
         entries[102] = 0x20_0000 | 30 << 59; // a migration entry
-        let TableBitmaps {
-            present,
-            accessed,
-            swapped,
-        } = TableCopy {
+        let mut facts = BlockFacts {
+            address: 0,
+            huge: false,
+            present: [0; 8],
+            accessed: [0; 8],
+            swapped: [0; 8],
+        };
+        let copy = TableCopy {
             entries: &entries,
             frame_mask: !0xfff,
-        }
-        .bitmaps();
+        };
+        copy.read_into(&mut facts);
+        let (present, accessed) = (facts.present, facts.accessed);
         assert_eq!((present[0], present[1], present[7]), (1 | 1 << 63, 1, 0));
-        assert_eq!(swapped, [0, 1 << 37, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(facts.swapped, [0, 1 << 37, 0, 0, 0, 0, 0, 0]);
         assert_eq!((accessed[0], accessed[1], accessed[7]), (1, 1, 0));
     }
 }

@@ -8,7 +8,7 @@
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
 
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{PageTableProbe, Result};
 use super::tables::BLOCK_SHIFT;
 
 /// Bits of an entry (arch/x86/include/asm/pgtable_types.h): `_PAGE_RW`, `_PAGE_DIRTY`, `_PAGE_PSE`,
@@ -26,10 +26,10 @@ impl PageTableProbe {
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
+    ) -> Result<Option<Vec<u64>>> {
         // Smaller ranges cannot hold a block.
         let mut ranges: Vec<AddressRange> = ranges.to_vec();
-        ranges.retain(|range| first_block(*range) + BLOCK_SIZE <= range.end);
+        ranges.retain(|range| range.start.next_multiple_of(BLOCK_SIZE) + BLOCK_SIZE <= range.end);
         self.read_space(target, |walker, space| {
             let mut found = Vec::new();
             let gigabytes = walker.gigabytes(space, &ranges)?;
@@ -48,10 +48,6 @@ impl PageTableProbe {
 fn is_huge_page(entry: u64) -> bool {
     let was_written = entry & (WRITABLE | DIRTY | SAVED_DIRTY) != 0;
     entry & (LEAF | SPECIAL) == LEAF && was_written
-}
-
-fn first_block(range: AddressRange) -> u64 {
-    range.start.next_multiple_of(BLOCK_SIZE)
 }
 
 /// Keeps those `blocks` that lie wholly within one of `ranges`; both in address order.

@@ -33,7 +33,7 @@ const DEFAULT_NS: f64 = 50.0;
 #[derive(Debug, Default)]
 pub(super) struct Induced {
     fastest_clear_ns: Option<f64>,
-    total_ns: f64,
+    pub(super) total_ns: f64,
 }
 
 impl Induced {
@@ -53,10 +53,6 @@ impl Induced {
         let fastest = self.fastest_clear_ns.map_or(each, |f| f.min(each));
         self.fastest_clear_ns = Some(fastest);
         self.total_ns += (each - fastest) * clears as f64 * Self::SHARE_OF_WAIT;
-    }
-
-    pub(super) fn total_ns(&self) -> f64 {
-        self.total_ns
     }
 
     pub(super) fn add_set_again(&mut self, nr_bits: u64) {

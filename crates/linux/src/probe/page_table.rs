@@ -30,15 +30,15 @@ use crate::process::{Advised, Process, ProcessError};
 /// Reason why the probe as a whole cannot continue.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// Page tables cannot be read.
     #[error(transparent)]
     Walker(#[from] WalkerError),
-    /// A target cannot be opened or advised.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }
 
-/// A target and the location of its page tables.
+/// Result of an access to a target's memory.
+pub(crate) type Result<T, E = ProbeError> = std::result::Result<T, E>;
+
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) process: Process,
@@ -75,7 +75,6 @@ pub struct PageTableProbe {
     pub(super) induced: Induced,
     pub(super) clear_refs: ClearRefs,
     pub(super) cost: Cost,
-    /// Aliases of each target that has any.
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can no longer be watched, and the reasons.
     failed: BTreeMap<TargetId, String>,
@@ -83,7 +82,7 @@ pub struct PageTableProbe {
 
 impl PageTableProbe {
     /// Loads the BPF program. Targets are added later.
-    pub fn new() -> Result<Self, ProbeError> {
+    pub fn new() -> Result<Self> {
         Ok(Self {
             walker: Walker::new()?,
             frames: Frames::open().ok(),
@@ -103,7 +102,7 @@ impl PageTableProbe {
     }
 
     /// Watches `process` as `target` from now on.
-    pub fn add(&mut self, target: TargetId, process: Process) -> Result<(), ProbeError> {
+    pub fn add(&mut self, target: TargetId, process: Process) -> Result<()> {
         let space = self.walker.locate(process.pid())?;
         process.may_be_advised()?;
         let facts = self.walker.facts(&space).unwrap_or_default();
@@ -158,7 +157,7 @@ impl PageTableProbe {
         target: TargetId,
         spans: &[(u64, u32)],
         leaves: &mut Vec<Leaf>,
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         leaves.clear();
         let read = self.read_space(target, |walker, space| walker.walk(space, spans, leaves));
         Ok(read?.is_some())
@@ -169,7 +168,7 @@ impl PageTableProbe {
         &mut self,
         target: TargetId,
         read: impl FnOnce(&mut Walker, &AddressSpace) -> Result<R, WalkerError>,
-    ) -> Result<Option<R>, ProbeError> {
+    ) -> Result<Option<R>> {
         let Some(space) = self.targets.get(&target).and_then(|w| w.space) else {
             return Ok(None);
         };
@@ -181,7 +180,7 @@ impl PageTableProbe {
     }
 
     /// Finds the target's page tables again: it may have called exec. Returns `false` if it has ended.
-    pub fn refresh(&mut self, target: TargetId) -> Result<bool, ProbeError> {
+    pub fn refresh(&mut self, target: TargetId) -> Result<bool> {
         let Some(watched) = self.targets.get_mut(&target) else {
             return Ok(false);
         };
@@ -219,7 +218,7 @@ impl PageTableProbe {
     }
 
     /// Clears the accessed bits of `ranges`, and continues after those that are refused.
-    pub fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
+    pub fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<()> {
         let Some(watched) = self.targets.get(&target) else {
             return Ok(());
         };
@@ -254,7 +253,7 @@ impl PageTableProbe {
         target: TargetId,
         address: u64,
         method: ClearMethod,
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         // The page may be mapped at another of its addresses only.
         let mut spans = vec![(address, 1)];
         if let Some(aliases) = self.aliases.get(&target) {
@@ -280,16 +279,12 @@ impl PageTableProbe {
     }
 
     /// Works like `arm` for pages of which each is valid only while it lies in its frame.
-    pub(super) fn arm_frames(
-        &mut self,
-        samples: &[Sample],
-        frames: Vec<u64>,
-    ) -> Result<(), ProbeError> {
+    pub(super) fn arm_frames(&mut self, samples: &[Sample], frames: Vec<u64>) -> Result<()> {
         self.frames_wanted = frames;
         self.arm_groups(samples)
     }
 
-    fn arm_groups(&mut self, samples: &[Sample]) -> Result<(), ProbeError> {
+    fn arm_groups(&mut self, samples: &[Sample]) -> Result<()> {
         self.armed.clear();
         self.armed.extend_from_slice(samples);
         self.states.clear();
@@ -304,7 +299,7 @@ impl PageTableProbe {
 
     /// Starts `samples`, all of one target. `self.states` has been filled with `Excluded(Exited)` for their pages,
     /// starting at `first`.
-    fn arm_target(&mut self, samples: &[Sample], first: usize) -> Result<(), ProbeError> {
+    fn arm_target(&mut self, samples: &[Sample], first: usize) -> Result<()> {
         if !self.read_samples(samples)? {
             return Ok(());
         }
@@ -317,7 +312,7 @@ impl PageTableProbe {
     }
 
     /// Reads the leaves of `samples`, all of one target. Returns `false` if the target is gone.
-    fn read_samples(&mut self, samples: &[Sample]) -> Result<bool, ProbeError> {
+    fn read_samples(&mut self, samples: &[Sample]) -> Result<bool> {
         let spans: Vec<(u64, u32)> = samples.iter().map(|s| (s.address, 1)).collect();
         let mut leaves = std::mem::take(&mut self.leaves);
         let is_there = self.leaves(samples[0].target, &spans, &mut leaves);
@@ -357,7 +352,7 @@ impl PageTableProbe {
     }
 
     /// Reads the cleared bits again: a bit that is still set means "touched" or "cannot be cleared".
-    fn verify(&mut self, samples: &[Sample], first: usize) -> Result<(), ProbeError> {
+    fn verify(&mut self, samples: &[Sample], first: usize) -> Result<()> {
         let before = std::mem::take(&mut self.leaves);
         if !self.read_samples(samples)? {
             self.states[first..].fill(PageState::Excluded(Gap::Exited));
@@ -378,7 +373,7 @@ impl PageTableProbe {
         samples: &[Sample],
         first: usize,
         touches: &mut Vec<Touch>,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         if !self.read_samples(samples)? {
             touches.extend(samples.iter().map(|_| Touch::Unknown(Gap::Exited)));
             return Ok(());
@@ -398,12 +393,12 @@ impl PageTableProbe {
 impl AccessProbe for PageTableProbe {
     type Error = ProbeError;
 
-    fn arm(&mut self, samples: &[Sample]) -> Result<(), ProbeError> {
+    fn arm(&mut self, samples: &[Sample]) -> Result<()> {
         self.frames_wanted.clear();
         self.arm_groups(samples)
     }
 
-    fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), ProbeError> {
+    fn check(&mut self, touches: &mut Vec<Touch>) -> Result<()> {
         touches.clear();
         let samples = std::mem::take(&mut self.armed);
         let mut first = 0;
@@ -418,7 +413,7 @@ impl AccessProbe for PageTableProbe {
     fn cost(&self) -> Cost {
         Cost {
             monitor_cpu: process_cpu(),
-            induced_cpu: Nanos(self.induced.total_ns() as u64),
+            induced_cpu: Nanos(self.induced.total_ns as u64),
             ..self.cost
         }
     }

@@ -12,11 +12,12 @@
 
 use std::collections::BTreeMap;
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, PAGE_SIZE, Sample, TargetId, Touch,
 };
 
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{PageTableProbe, ProbeError, Result};
 use super::walker::WalkerError;
 use crate::process::{self, Process, ProcessError};
 
@@ -67,7 +68,7 @@ pub struct PhysicalProbe {
 
 impl PhysicalProbe {
     /// Watches the RAM in `ranges` (in address order).
-    pub fn new(ranges: Vec<AddressRange>) -> Result<Self, ProbeError> {
+    pub fn new(ranges: Vec<AddressRange>) -> Result<Self> {
         let mut probe = Self {
             ranges,
             ..Self::without_map()?
@@ -77,7 +78,7 @@ impl PhysicalProbe {
     }
 
     /// Returns a probe without a map, for [`each_mapped_frame`](Self::each_mapped_frame) only.
-    pub fn without_map() -> Result<Self, ProbeError> {
+    pub fn without_map() -> Result<Self> {
         Ok(Self {
             inner: PageTableProbe::new()?,
             ranges: Vec::new(),
@@ -99,10 +100,7 @@ impl PhysicalProbe {
 
     /// Reads all page tables of all processes, and passes each present page to `see`: its process, address and frame.
     /// Skips this process.
-    pub fn each_mapped_frame(
-        &mut self,
-        mut see: impl FnMut(TargetId, u64, u64),
-    ) -> Result<(), ProbeError> {
+    pub fn each_mapped_frame(&mut self, mut see: impl FnMut(TargetId, u64, u64)) -> Result<()> {
         self.follow_processes()?;
         for (number, pid) in self.processes.clone() {
             if pid != std::process::id() {
@@ -121,7 +119,7 @@ impl PhysicalProbe {
     }
 
     /// Reads all page tables of all processes again.
-    pub fn refresh(&mut self) -> Result<(), ProbeError> {
+    pub fn refresh(&mut self) -> Result<()> {
         self.follow_processes()?;
         self.runs.clear();
         let mut thinning = self.facts.thinning.max(1);
@@ -142,7 +140,7 @@ impl PhysicalProbe {
     }
 
     /// Opens new processes, and closes those that ended.
-    fn follow_processes(&mut self) -> Result<(), ProbeError> {
+    fn follow_processes(&mut self) -> Result<()> {
         for (number, _) in self.processes.clone() {
             if !self.inner.refresh(TargetId(number))? {
                 self.inner.remove(TargetId(number));
@@ -176,7 +174,7 @@ impl PhysicalProbe {
         number: u32,
         thinning: &mut u64,
         per_block: &mut BTreeMap<u64, u32>,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<()> {
         let mut runs = std::mem::take(&mut self.runs);
         let ranges = std::mem::take(&mut self.ranges);
         let keep = |address: u64, frame: u64, nr_frames: u32| {
@@ -219,13 +217,9 @@ impl PhysicalProbe {
 
     /// Passes to `see` the present pages of process `number`: address, frame, and the number of pages for which both
     /// are consecutive.
-    fn each_frame_of(
-        &mut self,
-        number: u32,
-        see: impl FnMut(u64, u64, u32),
-    ) -> Result<(), ProbeError> {
+    fn each_frame_of(&mut self, number: u32, see: impl FnMut(u64, u64, u32)) -> Result<()> {
         let target = TargetId(number);
-        let user = if self.inner.walker.levels() == 5 {
+        let user = if self.inner.walker.cpu.levels == 5 {
             USER_HALF
         } else {
             USER_HALF_4_LEVELS
@@ -264,7 +258,7 @@ impl PhysicalProbe {
 impl AccessProbe for PhysicalProbe {
     type Error = ProbeError;
 
-    fn arm(&mut self, samples: &[Sample]) -> Result<(), ProbeError> {
+    fn arm(&mut self, samples: &[Sample]) -> Result<()> {
         let mut found: Vec<(Sample, u64, usize)> = samples
             .iter()
             .enumerate()
@@ -287,7 +281,7 @@ impl AccessProbe for PhysicalProbe {
         self.inner.arm_frames(&pages, frames)
     }
 
-    fn check(&mut self, touches: &mut Vec<Touch>) -> Result<(), ProbeError> {
+    fn check(&mut self, touches: &mut Vec<Touch>) -> Result<()> {
         self.inner.check(&mut self.inner_touches)?;
         touches.clear();
         touches.extend(self.places.iter().map(|place| match place {

@@ -19,6 +19,7 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::median;
 use isotherm_engine::table::BlockFacts;
@@ -41,31 +42,19 @@ const SETTLES: Duration = Duration::from_millis(2);
 /// Reason why a scan is refused or failed.
 #[derive(Debug, Error)]
 pub enum ScanError {
-    /// The scan would stall the target for longer than allowed.
     #[error(
         "a scan would hold process {pid} up for about {stall_ms:.1} ms (clearing by {method:?}), longer than the {limit_ms:.1} ms allowed; raise --max-stall, or record without --pages"
     )]
     TooLong {
-        /// The process id.
         pid: u32,
-        /// Predicted stall in milliseconds, measured or estimated.
         stall_ms: f64,
-        /// Allowed stall in milliseconds.
         limit_ms: f64,
-        /// Method by which bits would be cleared.
         method: ClearMethod,
     },
-    /// The probe failed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// `/proc/PID/clear_refs` could not be written.
     #[error("cannot write /proc/{pid}/clear_refs: {source}; use --clear-by madvise")]
-    ClearRefs {
-        /// The process id.
-        pid: u32,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
+    ClearRefs { pid: u32, source: std::io::Error },
 }
 
 /// Result of one scan for one block.
@@ -80,7 +69,6 @@ pub struct ScannedBlock {
 /// Cost of scanning so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScanCost {
-    /// Number of scans.
     pub scans: u64,
     /// Present bytes scanned, over all scans.
     pub bytes: u64,
@@ -342,7 +330,6 @@ fn scanned(facts: &BlockFacts, left: &Left) -> ScannedBlock {
     ScannedBlock { facts, unknown }
 }
 
-/// Reads the blocks of `seen` again.
 fn read_again(
     probe: &mut PageTableProbe,
     target: TargetId,

@@ -26,15 +26,10 @@ const TURNS: u32 = 16;
 /// Reason why a process's accesses cannot all be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondaryTables {
-    /// The process runs a virtual machine.
     Kvm,
-    /// The process has assigned a device to a guest or a driver in user space.
     Vfio,
-    /// Network cards access the process's memory (RDMA).
     Rdma,
-    /// A GPU or accelerator may share the process's memory.
     Gpu,
-    /// MMU notifiers are registered by an unknown driver.
     Notified,
 }
 
@@ -50,7 +45,6 @@ impl fmt::Display for SecondaryTables {
     }
 }
 
-/// Secondary page tables of a target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Secondary {
     by_file: Option<SecondaryTables>,
@@ -140,15 +134,16 @@ mod tests {
 
     #[test]
     fn open_files_of_a_process_are_followed() {
-        let directory = std::env::temp_dir().join(format!("isotherm-fd-{}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.to_str().expect("text");
-        let link = |to, name| std::os::unix::fs::symlink(to, directory.join(name)).expect("a link");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_str().expect("text").to_owned();
+        let link = |to, name| {
+            std::os::unix::fs::symlink(to, directory.path().join(name)).expect("a link");
+        };
         link("/dev/null", "0");
-        assert_eq!(by_files(path), None);
+        assert_eq!(by_files(&path), None);
         link("/dev/infiniband/uverbs0", "1");
-        assert_eq!(by_files(path), Some(SecondaryTables::Rdma));
-        fs::remove_dir_all(&directory).expect("ours");
-        assert_eq!(by_files(path), None);
+        assert_eq!(by_files(&path), Some(SecondaryTables::Rdma));
+        drop(directory);
+        assert_eq!(by_files(&path), None);
     }
 }

@@ -11,76 +11,25 @@ use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
 
 use super::clear_refs::ClearMethod;
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{PageTableProbe, Result};
 use super::walker::{AddressSpace, TableLookup, Walker, WalkerError};
 
 const TOP_SHIFT: u32 = 30;
 pub(super) const BLOCK_SHIFT: u32 = 21;
 
 impl PageTableProbe {
-    /// Returns the addresses of the 2 MiB blocks within `ranges` that have a lowest-level table or a huge leaf.
-    /// Includes blocks mapped only at another address of the same memory. Returns `None` if the target is gone.
-    pub fn occupied_blocks(
-        &mut self,
-        target: TargetId,
-        ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
-        let Some(mut found) = self.occupied_tables(target, ranges)? else {
-            return Ok(None);
-        };
-        let aliases = self.aliases.get(&target).map(|all| all.ranges_of(ranges));
-        let aliases = aliases.filter(|aliases| !aliases.is_empty());
-        if let Some(aliases) = aliases
-            && let Some(others) = self.occupied_tables(target, &aliases)?
-            && let Some(all) = self.aliases.get(&target)
-        {
-            found.extend(all.firsts_of(&others));
-            found.sort_unstable();
-            found.dedup();
-            retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
-        }
-        Ok(Some(found))
-    }
-
     fn occupied_tables(
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
+    ) -> Result<Option<Vec<u64>>> {
         self.read_space(target, |walker, space| {
             let mut found = Vec::new();
             let gigabytes = walker.gigabytes(space, ranges)?;
-            walker.occupied(space, BLOCK_SHIFT, &gigabytes, |block| found.push(block))?;
+            walker.entries(space, BLOCK_SHIFT, &gigabytes, |block, _| found.push(block))?;
             retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
             Ok(found)
         })
-    }
-
-    /// Reads the tables of `blocks`, with those of other addresses of the same memory, and passes their facts to `see`.
-    /// Returns `false` if the target is gone.
-    pub fn read_blocks(
-        &mut self,
-        target: TargetId,
-        blocks: &[u64],
-        mut see: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
-        let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
-        let Some(others) = others.filter(|others| !others.is_empty()) else {
-            return self.read_tables(target, blocks, see);
-        };
-        let mut all = Vec::with_capacity(blocks.len());
-        let mut of_aliases = BTreeMap::new();
-        let is_alive = self.read_tables(target, blocks, |facts| all.push(facts))?
-            && self.read_tables(target, &others, |facts| {
-                of_aliases.insert(facts.address, facts);
-            })?;
-        for mut facts in all {
-            if let Some(aliases) = self.aliases.get_mut(&target) {
-                aliases.merge(&mut facts, &of_aliases);
-            }
-            see(facts);
-        }
-        Ok(is_alive)
     }
 
     fn read_tables(
@@ -88,41 +37,28 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let mut look = |i: usize, table: TableLookup<'_>| {
-            let address = blocks[i];
-            let none = BlockFacts {
-                address,
+            let mut facts = BlockFacts {
+                address: blocks[i],
                 huge: false,
                 present: [0; 8],
                 accessed: [0; 8],
                 swapped: [0; 8],
             };
-            let facts = match table {
-                TableLookup::Copy(copy) => {
-                    let bitmaps = copy.bitmaps();
-                    BlockFacts {
-                        present: bitmaps.present,
-                        accessed: bitmaps.accessed,
-                        swapped: bitmaps.swapped,
-                        ..none
+            match table {
+                TableLookup::Copy(copy) => copy.read_into(&mut facts),
+                TableLookup::Leaf(leaf) if !leaf.is_special() => {
+                    facts.huge = true;
+                    facts.present = [u64::MAX; 8];
+                    if leaf.is_accessed() {
+                        facts.accessed = [u64::MAX; 8];
                     }
                 }
-                TableLookup::Leaf(leaf) if leaf.is_special() => none,
-                TableLookup::Leaf(leaf) => BlockFacts {
-                    huge: true,
-                    present: [u64::MAX; 8],
-                    accessed: if leaf.is_accessed() {
-                        [u64::MAX; 8]
-                    } else {
-                        [0; 8]
-                    },
-                    ..none
-                },
-                TableLookup::Absent => none,
+                TableLookup::Leaf(_) | TableLookup::Absent => {}
                 // The block is unknown this time; the next read may succeed.
                 TableLookup::Changed => return,
-            };
+            }
             see(facts);
         };
         let read = self.read_space(target, |walker, space| {
@@ -142,7 +78,7 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(u64, u64, u32),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
         let Some(others) = others.filter(|others| !others.is_empty()) else {
             return self.each_frame_of(target, blocks, see);
@@ -182,7 +118,7 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         mut see: impl FnMut(u64, u64, u32),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let mut look = |i: usize, table: TableLookup<'_>| match table {
             TableLookup::Copy(copy) => {
                 for page in 0..512 {
@@ -203,7 +139,6 @@ impl PageTableProbe {
     }
 }
 
-/// Whether one huge page maps all of `block`.
 fn is_huge(frames: &BTreeMap<u64, (u64, u32)>, block: u64) -> bool {
     frames.get(&block).is_some_and(|(_, nr)| *nr > 1)
 }
@@ -224,7 +159,7 @@ impl Walker {
     ) -> Result<Vec<u64>, WalkerError> {
         let tops = aligned_parts(ranges, TOP_SHIFT + 9);
         let mut gigabytes = Vec::new();
-        self.occupied(space, TOP_SHIFT, &tops, |gigabyte| gigabytes.push(gigabyte))?;
+        self.entries(space, TOP_SHIFT, &tops, |start, _| gigabytes.push(start))?;
         retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
         Ok(gigabytes)
     }
@@ -257,33 +192,60 @@ fn retain_overlapping(parts: &mut Vec<u64>, shift: u32, ranges: &[AddressRange])
 }
 
 impl TableProbe for PageTableProbe {
+    /// Includes blocks mapped only at another address of the same memory.
     fn occupied_blocks(
         &mut self,
         target: TargetId,
         ranges: &[AddressRange],
-    ) -> Result<Option<Vec<u64>>, ProbeError> {
-        Self::occupied_blocks(self, target, ranges)
+    ) -> Result<Option<Vec<u64>>> {
+        let Some(mut found) = self.occupied_tables(target, ranges)? else {
+            return Ok(None);
+        };
+        let aliases = self.aliases.get(&target).map(|all| all.ranges_of(ranges));
+        let aliases = aliases.filter(|aliases| !aliases.is_empty());
+        if let Some(aliases) = aliases
+            && let Some(others) = self.occupied_tables(target, &aliases)?
+            && let Some(all) = self.aliases.get(&target)
+        {
+            found.extend(all.firsts_of(&others));
+            found.sort_unstable();
+            found.dedup();
+            retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
+        }
+        Ok(Some(found))
     }
 
+    /// Merges the tables of other addresses of the same memory.
     fn read_blocks(
         &mut self,
         target: TargetId,
         blocks: &[u64],
-        look: impl FnMut(BlockFacts),
-    ) -> Result<bool, ProbeError> {
-        Self::read_blocks(self, target, blocks, look)
+        mut see: impl FnMut(BlockFacts),
+    ) -> Result<bool> {
+        let others = self.aliases.get(&target).map(|all| all.blocks_of(blocks));
+        let Some(others) = others.filter(|others| !others.is_empty()) else {
+            return self.read_tables(target, blocks, see);
+        };
+        let mut all = Vec::with_capacity(blocks.len());
+        let mut of_aliases = BTreeMap::new();
+        let is_alive = self.read_tables(target, blocks, |facts| all.push(facts))?
+            && self.read_tables(target, &others, |facts| {
+                of_aliases.insert(facts.address, facts);
+            })?;
+        for mut facts in all {
+            if let Some(aliases) = self.aliases.get_mut(&target) {
+                aliases.merge(&mut facts, &of_aliases);
+            }
+            see(facts);
+        }
+        Ok(is_alive)
     }
 
-    fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), ProbeError> {
+    fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<()> {
         Self::clear(self, target, ranges)
     }
 
-    fn is_clearable(
-        &mut self,
-        target: TargetId,
-        address: u64,
-        by: ClearedBy,
-    ) -> Result<bool, ProbeError> {
+    fn is_clearable(&mut self, target: TargetId, address: u64, by: ClearedBy) -> Result<bool> {
         let method = match by {
             ClearedBy::Range => ClearMethod::Madvise,
             ClearedBy::Space => ClearMethod::ClearRefs,
@@ -292,12 +254,7 @@ impl TableProbe for PageTableProbe {
     }
 
     /// Clears by `/proc/PID/clear_refs`.
-    fn clear_space(
-        &mut self,
-        target: TargetId,
-        nr_pages: u64,
-        hold_max: Nanos,
-    ) -> Result<bool, ProbeError> {
+    fn clear_space(&mut self, target: TargetId, nr_pages: u64, hold_max: Nanos) -> Result<bool> {
         let Some(watched) = self.targets.get(&target) else {
             return Ok(false);
         };

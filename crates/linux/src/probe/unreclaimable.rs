@@ -89,14 +89,14 @@ impl PageTableProbe {
 }
 
 fn parse(bytes: &[u8]) -> Vec<(AddressRange, Unreclaimable)> {
-    let words: Vec<u64> = bytes
-        .chunks_exact(8)
-        .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
-        .collect();
-    let found = words.chunks_exact(WORDS);
-    found
-        .filter_map(|found| Some((AddressRange::checked(found[0], found[1])?, why(found[2]))))
-        .collect()
+    let words = bytes.as_chunks::<8>().0.iter();
+    let words: Vec<u64> = words.map(|word| u64::from_ne_bytes(*word)).collect();
+    let found = words.as_chunks::<WORDS>().0.iter();
+    let found = found.filter_map(|[start, end, flags]| {
+        let range = AddressRange::checked(*start, *end)?;
+        Some((range, why(*flags)))
+    });
+    found.collect()
 }
 
 fn why(flags: u64) -> Unreclaimable {

@@ -63,44 +63,26 @@ type RawRun = [u64; PAGES_PER_RUN];
 /// Reason why page tables cannot be read.
 #[derive(Debug, Error)]
 pub enum WalkerError {
-    /// The BPF program could not be loaded.
     #[error(
         "cannot load the BPF program that reads page tables: {cause}; `isotherm doctor` says what is missing"
     )]
-    Load {
-        /// Message of libbpf or the verifier.
-        cause: String,
-    },
-    /// A BPF system call failed later on.
+    Load { cause: String },
     #[error("cannot {what}: {source}")]
     Bpf {
-        /// The operation that failed.
         what: &'static str,
-        /// The kernel's error.
         source: io::Error,
     },
-    /// No candidate for the start of the direct map led to our own page.
     #[error(
         "cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU"
     )]
-    NoDirectMap {
-        /// Number of candidates tried.
-        tried: u64,
-    },
-    /// Our own pagemap hides frame numbers.
+    NoDirectMap { tried: u64 },
     #[error(
         "cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN"
     )]
-    NoFrameNumbers {
-        /// The reason.
-        cause: String,
-    },
+    NoFrameNumbers { cause: String },
     /// The process does not exist, or has no memory (a kernel thread, a zombie).
     #[error("process {pid} has no address space; is it still running?")]
-    NoAddressSpace {
-        /// The process id.
-        pid: u32,
-    },
+    NoAddressSpace { pid: u32 },
     /// The process exited or called exec since [`Walker::locate`], or the kernel was short of memory. Locating it again
     /// shows which.
     #[error("the process exited or became another program")]
@@ -128,7 +110,6 @@ pub(crate) enum TableLookup<'a> {
     Absent,
     /// A larger leaf (2 MiB or 1 GiB) in place of the table.
     Leaf(Leaf),
-    /// A copy of the table.
     Copy(TableCopy<'a>),
     /// The table was replaced while it was read, or could not be read; a retry may succeed.
     Changed,
@@ -175,9 +156,9 @@ pub(crate) struct Walker {
     pub(super) slots: MappedArray<u64>,
     runs: MappedArray<RawRun>,
     tables: MappedArray<RawTable>,
-    cpu: CpuFacts,
+    pub(crate) cpu: CpuFacts,
     /// Whether process ids here are those of the initial pid namespace.
-    sees_all_ids: bool,
+    pub(crate) sees_all_ids: bool,
 }
 
 impl Walker {
@@ -215,21 +196,11 @@ impl Walker {
         &mut self.control.get_mut()[0]
     }
 
-    /// Returns the number of levels of this machine's page tables.
-    pub(crate) fn levels(&self) -> u32 {
-        self.cpu.levels
-    }
-
     /// Returns the layout of page tables: the start of the direct map, the mask of an entry's address bits, and the
     /// address bit at which the top level's index begins.
     pub(crate) fn layout(&mut self) -> (u64, u64, u32) {
         let control = self.control();
         (control.page_offset, control.frame_mask, control.top_shift)
-    }
-
-    /// Whether process ids here are those of the initial pid namespace.
-    pub(crate) fn sees_all_ids(&self) -> bool {
-        self.sees_all_ids
     }
 
     /// Finds the page tables of process `pid` (in our pid namespace).
@@ -341,18 +312,8 @@ impl Walker {
     }
 
     /// Passes to `see` the start of every part of 1 << `shift` bytes (21: blocks, 30: gigabytes) that has a table or a
-    /// leaf. Covers the tables of that level that map the addresses `starts`.
-    pub(crate) fn occupied(
-        &mut self,
-        space: &AddressSpace,
-        shift: u32,
-        starts: &[u64],
-        mut see: impl FnMut(u64),
-    ) -> Result<(), WalkerError> {
-        self.entries(space, shift, starts, |address, _| see(address))
-    }
-
-    /// Does the work of `occupied`, and also passes the entry of each part; 0 where a larger leaf covers it.
+    /// leaf, and its entry; 0 where a larger leaf covers it. Covers the tables of that level that map the addresses
+    /// `starts`.
     pub(super) fn entries(
         &mut self,
         space: &AddressSpace,
@@ -401,7 +362,6 @@ impl Walker {
         control.nr_slots = u32::try_from(nr_slots).expect("at most MAX_SLOTS");
     }
 
-    /// Runs the program that `which` selects.
     pub(super) fn run(&mut self, which: fn(&Self) -> &OwnedFd) -> Result<(), WalkerError> {
         match object::run(which(self).as_fd()) {
             Ok(()) if self.control().gone == 0 => Ok(()),
@@ -459,14 +419,12 @@ fn bpf(what: &'static str, source: io::Error) -> WalkerError {
     WalkerError::Bpf { what, source }
 }
 
-/// Tasks that an iterator visits.
 #[derive(Clone, Copy)]
 pub(super) enum TaskLimit {
     Thread(u32),
     Process(u32),
 }
 
-/// Runs a task iterator program to its end.
 fn run_iterator(program: BorrowedFd<'_>, limit: TaskLimit) -> io::Result<()> {
     let iterator = open_iterator(program, limit)?;
     io::copy(&mut File::from(iterator), &mut io::sink()).map(drop)

@@ -12,7 +12,7 @@ use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::{PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 
 use super::entry::Leaf;
-use super::page_table::{PageTableProbe, ProbeError};
+use super::page_table::{PageTableProbe, Result};
 use super::walker::{AddressSpace, Walker, WalkerError};
 
 /// Blocks that are read in one BPF run: 0.5 ms.
@@ -21,7 +21,6 @@ const BLOCKS_PER_RUN: usize = 4;
 /// Content of a block's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockContents {
-    /// Address of the block.
     pub block: u64,
     /// Whether one 2 MiB leaf maps the block.
     pub is_huge: bool,
@@ -34,7 +33,6 @@ pub struct BlockContents {
 }
 
 impl Walker {
-    /// Reads the pages of `blocks` and passes each block's contents to `see`.
     pub(crate) fn contents(
         &mut self,
         space: &AddressSpace,
@@ -66,7 +64,7 @@ impl PageTableProbe {
         target: TargetId,
         blocks: &[u64],
         see: impl FnMut(BlockContents),
-    ) -> Result<bool, ProbeError> {
+    ) -> Result<bool> {
         let read = self.read_space(target, |walker, space| walker.contents(space, blocks, see));
         Ok(read?.is_some())
     }

@@ -45,28 +45,23 @@ impl Process {
 
 /// Parses `/proc/PID/smaps`: a line per mapping as in `maps`, followed by a line for each figure.
 fn shared(smaps: &str) -> Vec<AddressRange> {
-    let mut shared = Vec::new();
-    let (mut range, mut resident, mut by_others) = (None, 0_u64, 0_u64);
-    let mut end = |range: Option<AddressRange>, resident: u64, by_others: u64| {
-        shared.extend(range.filter(|_| 2 * by_others > resident));
-    };
+    // The range of each mapping, and its resident and shared memory in KiB.
+    let mut all: Vec<(Option<AddressRange>, u64, u64)> = Vec::new();
     for line in smaps.lines() {
         let mut words = line.split_whitespace();
         let name = words.next().unwrap_or_default();
-        let kib = || words.next().and_then(|kib| kib.parse().ok()).unwrap_or(0);
-        match name {
-            "Rss:" => resident = { kib }(),
-            "Shared_Clean:" | "Shared_Dirty:" => by_others += { kib }(),
-            _ if !name.ends_with(':') => {
-                end(range, resident, by_others);
-                range = MappedArea::parse(line).map(|area| area.range);
-                (resident, by_others) = (0, 0);
+        let kib: Option<u64> = words.next().and_then(|kib| kib.parse().ok());
+        match (name, all.last_mut()) {
+            ("Rss:", Some((_, resident, _))) => *resident = kib.unwrap_or(0),
+            ("Shared_Clean:" | "Shared_Dirty:", Some((.., by_others))) => {
+                *by_others += kib.unwrap_or(0);
             }
-            _ => {}
+            _ if name.ends_with(':') => {}
+            _ => all.push((MappedArea::parse(line).map(|area| area.range), 0, 0)),
         }
     }
-    end(range, resident, by_others);
-    shared
+    all.retain(|(_, resident, by_others)| 2 * by_others > *resident);
+    all.into_iter().filter_map(|(range, ..)| range).collect()
 }
 
 #[cfg(test)]

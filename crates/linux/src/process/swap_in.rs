@@ -28,15 +28,8 @@ impl Process {
     /// Reads in and maps every page that is in swap, as if the process had accessed it. Pages that the process may not
     /// read itself stay in swap. Returns the number of pages found in swap. Scans all mappings, which takes some 10 ms
     /// per GiB. After each MiB calls `goes_on` with the number of pages read; `false` ends the scan.
-    ///
-    /// # Errors
-    /// Fails if the process has ended or its page map cannot be read.
     pub fn swap_in(&self, mut goes_on: impl FnMut(u64) -> bool) -> Result<u64, ProcessError> {
-        let refused = |source| ProcessError::Refused {
-            what: "look at the page map",
-            pid: self.pid(),
-            source,
-        };
+        let refused = |source| ProcessError::refused("look at the page map", self.pid, source);
         let map = self.page_map().map_err(refused)?;
         let mut nr_left = self.usage()?.swap / PAGE_SIZE;
         let mut nr_found = 0;

@@ -10,18 +10,14 @@
 
 use std::fs;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::Process;
-
-/// The thread whose `/proc` files are read; 0 means the main thread.
-#[derive(Debug, Default)]
-pub(super) struct Worker(AtomicU32);
 
 impl Process {
     /// Returns the thread whose `/proc` files show the memory: the main thread, or another once that has ended.
     pub(crate) fn memory_thread(&self) -> u32 {
-        match self.worker.0.load(Ordering::Relaxed) {
+        match self.other_thread.load(Ordering::Relaxed) {
             0 => self.pid,
             tid => tid,
         }
@@ -55,7 +51,7 @@ impl Process {
         let tid = thread_with_memory(self.pid).filter(|_| self.is_alive());
         let other = tid.filter(|tid| *tid != self.memory_thread());
         if let Some(tid) = other {
-            self.worker.0.store(tid, Ordering::Relaxed);
+            self.other_thread.store(tid, Ordering::Relaxed);
         }
         other.is_some()
     }

@@ -41,37 +41,24 @@ const CONTROL: &str = "/sys/class/zram-control";
 /// Reason why swap could not be set up or removed.
 #[derive(Debug, Error)]
 pub enum SwapError {
-    /// A step failed.
     #[error("cannot {what}: {source}")]
-    Step {
-        /// The step that failed.
-        what: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The note in the state directory cannot be written.
+    Step { what: String, source: io::Error },
     #[error(transparent)]
     State(#[from] StateError),
-    /// The kernel has no zram.
     #[error(
         "this kernel has no zram (/sys/block has no zram device, and `modprobe zram` did not bring one)"
     )]
     NoZram,
-    /// The user has no privilege for it.
     #[error("cannot set up or take away swap without CAP_SYS_ADMIN; run as root")]
     NotPermitted,
-    /// All devices are in use, and no more can be added.
     #[error("all zram devices are in use, and another could not be added: {0}")]
     NoFreeDevice(io::Error),
-    /// No swap to remove is noted.
     #[error("no swap was set up by isotherm here (none is noted in /run/isotherm/{NOTE})")]
     NotOurs,
-    /// The device is not noted as ours.
     #[error(
         "{0} was not set up by isotherm, or has been taken away already (it is not noted in /run/isotherm/{NOTE})"
     )]
     NotOurDevice(PathBuf),
-    /// The size is too small or too large.
     #[error("{0} bytes of swap: at least 1 MiB, at most 16 TiB is possible")]
     Size(u64),
 }
@@ -92,7 +79,6 @@ pub struct TakenDown {
     pub was_not_ours: bool,
 }
 
-/// A device that is noted as ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Noted {
     /// Device name, such as `zram1`.
@@ -211,7 +197,6 @@ impl Noted {
         Ok(is_ours)
     }
 
-    /// Sizes the device and swaps on it.
     fn set_up(&self) -> Result<(), SwapError> {
         let device = self.device();
         self.set("mem_limit", &limit(self.bytes).to_string())?;
@@ -227,7 +212,6 @@ impl Noted {
     }
 }
 
-/// State of a noted device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The device does not exist.
@@ -457,7 +441,6 @@ fn write_header(device: &Path, bytes: u64, uuid: Uuid) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns the UUID of a first page, if that is a swap header.
 fn header_uuid(page: &[u8; PAGE_SIZE as usize]) -> Option<Uuid> {
     let uuid = page[UUID_AT].try_into().expect("16 bytes");
     page.ends_with(MAGIC).then_some(Uuid(uuid))
@@ -535,14 +518,12 @@ mod tests {
 
     #[test]
     fn a_header_is_known_by_its_uuid() {
-        let path = std::env::temp_dir().join(format!("isotherm-header-{}", std::process::id()));
-        fs::write(&path, [0; 8192]).expect("a file");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path();
         let uuid = Uuid::new().expect("the kernel makes them");
         assert_ne!(uuid, Uuid::new().expect("another"));
-        write_header(&path, 8192, uuid).expect("written");
-        let bytes = fs::read(&path).expect("ours");
-        fs::remove_file(&path).expect("ours");
-        let page: [u8; 4096] = bytes[..4096].try_into().expect("a page");
+        write_header(path, 8192, uuid).expect("written");
+        let page: [u8; 4096] = fs::read(path).expect("ours").try_into().expect("a page");
         assert_eq!(header_uuid(&page), Some(uuid));
         assert_eq!(header_uuid(&[0; 4096]), None);
     }

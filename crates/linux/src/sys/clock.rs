@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use isotherm_engine::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 thread_local! {
     /// Whether only this thread's CPU time counts, and not that of the rest of the process.
@@ -18,7 +19,7 @@ pub fn process_cpu() -> Nanos {
     if IS_ALONE.get() {
         return thread_cpu();
     }
-    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+    read(ClockId::ProcessCPUTime)
 }
 
 /// Counts only this thread's CPU time from now on. The thread watches within a program that has other work, which is no
@@ -27,14 +28,12 @@ pub fn count_thread_alone() {
     IS_ALONE.set(true);
 }
 
-/// Returns the CPU time that this thread has used.
 pub(crate) fn thread_cpu() -> Nanos {
-    read(libc::CLOCK_THREAD_CPUTIME_ID)
+    read(ClockId::ThreadCPUTime)
 }
 
-/// Returns the time by CLOCK_MONOTONIC.
 pub(crate) fn monotonic() -> Nanos {
-    read(libc::CLOCK_MONOTONIC)
+    read(ClockId::Monotonic)
 }
 
 /// A clock that starts at the time of day and is then monotonic: timestamps never step back.
@@ -46,10 +45,9 @@ pub struct Clock {
 impl Clock {
     /// Returns a clock that shows the time of day now.
     pub fn start() -> Self {
+        let time_of_day = read(ClockId::Realtime);
         Self {
-            offset: read(libc::CLOCK_REALTIME)
-                .0
-                .saturating_sub(read(libc::CLOCK_MONOTONIC).0),
+            offset: time_of_day.since(monotonic()).0,
         }
     }
 
@@ -60,7 +58,7 @@ impl Clock {
 
     /// Returns the nanoseconds since the Unix epoch.
     pub fn now(self) -> Nanos {
-        Nanos(self.offset + read(libc::CLOCK_MONOTONIC).0)
+        Nanos(self.offset + monotonic().0)
     }
 
     /// Sleeps until `time`, or until one of `wakes` is readable.
@@ -84,12 +82,7 @@ pub(crate) fn of_ticks(ticks: u64) -> Nanos {
     Nanos(ticks.saturating_mul(1_000_000_000 / per_s))
 }
 
-fn read(clock: libc::clockid_t) -> Nanos {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid timespec to fill.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
+fn read(clock: ClockId) -> Nanos {
+    let time = clock_gettime(clock);
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

@@ -40,9 +40,6 @@ pub fn is_on() -> bool {
 
 impl Delays {
     /// Opens the kernel's accounts.
-    ///
-    /// # Errors
-    /// Fails if they are off, or may not be read.
     pub fn open() -> io::Result<Self> {
         if !is_on() {
             return Err(io::Error::other(
@@ -97,7 +94,6 @@ impl Delays {
     }
 }
 
-/// Returns a request with one attribute.
 fn message(family: u16, command: u8, kind: u16, value: &[u8]) -> Vec<u8> {
     let padded = value.len().next_multiple_of(4);
     let mut bytes = Vec::with_capacity(HEADERS + 4 + padded);

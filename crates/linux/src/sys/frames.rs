@@ -116,13 +116,10 @@ impl Frames {
         let lowest = frame.saturating_sub(MAX_FOLIO_PAGES - 1);
         let mut words = vec![0u8; (frame + MAX_FOLIO_PAGES - lowest) as usize * 8];
         let read = self.flags.read_at(&mut words, lowest * 8)?;
-        let word = |at: u64| -> u64 {
-            let i = (at - lowest) as usize * 8;
-            if i + 8 > read {
-                0
-            } else {
-                u64::from_ne_bytes(words[i..i + 8].try_into().expect("8 bytes"))
-            }
+        let words = words[..read].as_chunks::<8>().0;
+        let word = |at: u64| {
+            let word = words.get((at - lowest) as usize);
+            word.map_or(0, |word| u64::from_ne_bytes(*word))
         };
         let mut first = frame;
         while first > lowest && word(first) & bit::COMPOUND_TAIL != 0 {

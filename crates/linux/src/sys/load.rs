@@ -11,7 +11,6 @@ use crate::{clock, text};
 pub struct CpuTimes {
     /// Idle time of all CPUs together; waiting for a disk is idle.
     pub idle: Nanos,
-    /// Number of CPUs.
     pub nr: u32,
 }
 

@@ -19,7 +19,6 @@ const PREFIXES: [&str; 4] = [
     "pgmigrate_",
     "numa_pages_migrated",
 ];
-/// Directory of the nodes.
 const NODES: &str = "/sys/devices/system/node";
 
 /// Counters of pages since boot, by the kernel's names.

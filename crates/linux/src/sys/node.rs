@@ -23,24 +23,15 @@ const CHUNK_PAGES: usize = 4096;
 /// Reason why physical memory cannot be described.
 #[derive(Debug, Error)]
 pub enum MemoryMapError {
-    /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Unreadable {
         path: &'static str,
-        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel hides the addresses.
     #[error("/proc/iomem shows no addresses; run as root")]
     Hidden,
-    /// The node does not exist, or has no memory.
     #[error("there is no NUMA node {node} with memory; this machine has {present}")]
-    NoNode {
-        /// The requested node.
-        node: u32,
-        /// The nodes with memory.
-        present: String,
-    },
+    NoNode { node: u32, present: String },
 }
 
 /// Numbers of sampled pages on each node.
@@ -81,18 +72,18 @@ impl Tally {
     /// Samples the frames in `ranges` of physical addresses that hold pages on a reclaim list, like the kernel's
     /// `damon_get_folio`: free memory has no user.
     pub fn add_frames(&mut self, ranges: &[AddressRange]) -> Result<(), MemoryMapError> {
-        let zones = zone_ranges(&read("/proc/zoneinfo")?);
+        let zones = zones()?;
         let cannot = |source| MemoryMapError::Unreadable {
             path: "/proc/kpageflags",
             source,
         };
         let frames = Frames::open().map_err(cannot)?;
         for address in spread(ranges, self.stride) {
-            let zone = zones.iter().find(|(_, range)| range.contains(address));
-            if let Some((node, _)) = zone
-                && frames.is_on_lru(address / PAGE_SIZE).map_err(cannot)?
+            let frame = address / PAGE_SIZE;
+            if let Some(node) = node_of(&zones, frame)
+                && frames.is_on_lru(frame).map_err(cannot)?
             {
-                *self.pages.entry(*node).or_default() += 1;
+                *self.pages.entry(node).or_default() += 1;
             }
         }
         Ok(())
@@ -119,37 +110,25 @@ fn spread(ranges: &[AddressRange], stride: u64) -> impl Iterator<Item = u64> + '
     })
 }
 
-/// Zones with their nodes and frames.
-#[derive(Debug, Default)]
-pub struct Zones(Vec<(u32, AddressRange)>);
-
-impl Zones {
-    /// Reads the current zones; none if they cannot be read.
-    pub fn read() -> Self {
-        let text = read("/proc/zoneinfo").unwrap_or_default();
-        Self(zone_ranges(&text))
-    }
-
-    /// Returns the node of a frame, if known.
-    pub fn node_of(&self, frame: u64) -> Option<u32> {
-        let address = frame.checked_mul(PAGE_SIZE)?;
-        let of_zone = self.0.iter().find(|(_, range)| range.contains(address));
-        of_zone.map(|(node, _)| *node)
-    }
+/// Returns the node of a frame, if known.
+pub(crate) fn node_of(zones: &[Zone], frame: u64) -> Option<u32> {
+    let address = frame.checked_mul(PAGE_SIZE)?;
+    let zone = zones.iter().find(|zone| zone.range.contains(address));
+    zone.map(|zone| zone.node)
 }
 
 /// Returns the reason why there is no memory on `node`, if there is none. Returns `None` if that is unknown.
 pub fn lacks(node: u32) -> Option<String> {
-    let zones = zone_ranges(&read("/proc/zoneinfo").ok()?);
-    let no_node = no_node(node, &zones);
-    (!zones.iter().any(|(of, _)| *of == node)).then(|| no_node.to_string())
+    let zones = zones().ok()?;
+    let is_there = nodes_of(&zones).contains(&node);
+    (!is_there).then(|| no_node(node, &zones).to_string())
 }
 
 pub(crate) fn read(path: &'static str) -> Result<String, MemoryMapError> {
     fs::read_to_string(path).map_err(|source| MemoryMapError::Unreadable { path, source })
 }
 
-fn no_node(node: u32, zones: &[(u32, AddressRange)]) -> MemoryMapError {
+fn no_node(node: u32, zones: &[Zone]) -> MemoryMapError {
     let present: Vec<String> = nodes_of(zones).iter().map(ToString::to_string).collect();
     MemoryMapError::NoNode {
         node,
@@ -159,11 +138,11 @@ fn no_node(node: u32, zones: &[(u32, AddressRange)]) -> MemoryMapError {
 
 /// Returns the number of nodes with memory; 1 if that cannot be read.
 pub fn count() -> usize {
-    nodes_of(&Zones::read().0).len().max(1)
+    nodes_of(&zones().unwrap_or_default()).len().max(1)
 }
 
-fn nodes_of(zones: &[(u32, AddressRange)]) -> BTreeSet<u32> {
-    zones.iter().map(|(node, _)| *node).collect()
+fn nodes_of(zones: &[Zone]) -> BTreeSet<u32> {
+    zones.iter().map(|zone| zone.node).collect()
 }
 
 /// Returns the ranges of physical RAM in address order, from `/proc/iomem`; those of one node only, if given.
@@ -173,12 +152,9 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
         return Err(MemoryMapError::Hidden);
     }
     let Some(node) = node else { return Ok(all) };
-    let zones = zone_ranges(&read("/proc/zoneinfo")?);
-    let of_node: Vec<AddressRange> = zones
-        .iter()
-        .filter(|(of, _)| *of == node)
-        .map(|(_, range)| *range)
-        .collect();
+    let zones = zones()?;
+    let of_node = zones.iter().filter(|zone| zone.node == node);
+    let of_node: Vec<AddressRange> = of_node.map(|zone| zone.range).collect();
     if of_node.is_empty() {
         return Err(no_node(node, &zones));
     }
@@ -190,7 +166,7 @@ pub fn ram(node: Option<u32>) -> Result<Vec<AddressRange>, MemoryMapError> {
 /// Returns every node's ranges of physical RAM, in order of nodes and addresses.
 pub fn all() -> Result<Vec<(u32, AddressRange)>, MemoryMapError> {
     let mut found = Vec::new();
-    for node in nodes_of(&zone_ranges(&read("/proc/zoneinfo")?)) {
+    for node in nodes_of(&zones()?) {
         found.extend(ram(Some(node))?.into_iter().map(|range| (node, range)));
     }
     Ok(found)
@@ -215,7 +191,6 @@ fn system_ram(iomem: &str) -> Vec<AddressRange> {
 /// A zone that has memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Node of the zone.
     pub node: u32,
     /// Name of the zone: `DMA`, `DMA32`, `Normal`, `Movable`, ...
     pub name: String,
@@ -244,12 +219,6 @@ pub fn zones() -> Result<Vec<Zone>, MemoryMapError> {
 pub fn free_on_lists() -> u64 {
     let zones = zones().unwrap_or_default();
     zones.iter().map(|zone| zone.free_on_lists).sum()
-}
-
-/// Returns the node and the spanned addresses of each populated zone in `/proc/zoneinfo`.
-fn zone_ranges(zoneinfo: &str) -> Vec<(u32, AddressRange)> {
-    let zones = parse_zones(zoneinfo).into_iter();
-    zones.map(|zone| (zone.node, zone.range)).collect()
 }
 
 /// Parses the zones of `/proc/zoneinfo` that have memory.
@@ -327,8 +296,10 @@ mod tests {
             (0, AddressRange::new(0x1000, 0x100_0000)),
             (1, AddressRange::new(0x1_0000_0000, 0x1_4000_0000)),
         ];
-        assert_eq!(zone_ranges(zoneinfo), expected);
-        let dma = &parse_zones(zoneinfo)[0];
+        let zones = parse_zones(zoneinfo);
+        let found: Vec<_> = zones.iter().map(|zone| (zone.node, zone.range)).collect();
+        assert_eq!(found, expected);
+        let dma = &zones[0];
         assert_eq!((dma.node, dma.name.as_str()), (0, "DMA"));
         assert_eq!((dma.free, dma.present), (3 * PAGE_SIZE, 3998 * PAGE_SIZE));
         assert_eq!(dma.managed, 3840 * PAGE_SIZE);

@@ -26,7 +26,6 @@ pub(crate) fn frame_of(address: u64) -> io::Result<Option<u64>> {
 pub(crate) struct PageMap(pub(crate) File);
 
 impl PageMap {
-    /// Returns the entries of `nr` pages from `start` on.
     fn entries(&self, start: u64, nr: u64) -> io::Result<Vec<u64>> {
         let mut bytes = vec![0; (nr * 8) as usize];
         self.0.read_exact_at(&mut bytes, start / PAGE_SIZE * 8)?;

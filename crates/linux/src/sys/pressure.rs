@@ -39,7 +39,6 @@ pub(crate) fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
 }
 
-/// Parses `/proc/PID/stat`.
 fn parse_stat(stat: &str) -> Option<Progress> {
     let words: Vec<&str> = stat_fields(stat)?.collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
@@ -98,9 +97,7 @@ impl FileReclaim {
 /// Reads of all block devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskReads {
-    /// Number of pages read.
     pub pages: u64,
-    /// Total time of all reads.
     pub time: Nanos,
 }
 

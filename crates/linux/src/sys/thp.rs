@@ -25,28 +25,21 @@ const PR_THP_DISABLE_EXCEPT_ADVISED: u64 = 1 << 1;
 /// Policy of huge pages for a command that is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProcessThpPolicy {
-    /// The system's policy.
     #[default]
     Inherit,
     /// Huge pages only where the program, or a scheme, requests them.
     Advised,
-    /// No huge pages.
     Never,
 }
 
 /// Reason why the policy cannot be set.
 #[derive(Debug, Error)]
 pub enum ThpError {
-    /// The kernel is older than `advised`.
     #[error(
         "huge pages only where they are advised came with Linux 6.18, and this is {release}; leave --thp advised \
          out, or use --thp never (then no scheme makes huge pages either)"
     )]
-    TooOld {
-        /// The kernel's release.
-        release: String,
-    },
-    /// The call failed.
+    TooOld { release: String },
     #[error("cannot set the policy of huge pages for a command: {0}")]
     Failed(#[source] io::Error),
 }

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use isotherm_linux::act::{ActOptions, ProcessActuator};

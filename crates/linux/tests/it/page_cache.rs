@@ -54,7 +54,6 @@ fn folios(memmap: &mut Memmap, file: &File) -> Vec<CachedFolio> {
     found
 }
 
-/// Returns the frames of memory of this process.
 fn frames_of(memory: &[u8]) -> BTreeSet<u64> {
     let pagemap = File::open("/proc/self/pagemap").expect("our own");
     let mut entries = vec![0; memory.len() / PAGE_SIZE as usize * 8];
@@ -169,7 +168,7 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     assert_eq!((found.size, found.nr_pages), (MIB, 256));
     assert_eq!((found.kind(), found.nr_links), (CacheFileKind::File, 1));
     assert_eq!(mounts.name(&found).as_deref(), Some(path.as_path()));
-    let group = folios_group(&mut memmap_again(), &ours);
+    let group = folios_group(&mut Memmap::new().expect("as before"), &ours);
     assert!(group.is_none_or(|id| id > 0));
     file::open(&found, &mounts).expect("our file");
     // Another file takes its name, and it takes another: opened by its number, on file systems that support it.
@@ -235,10 +234,6 @@ fn a_sparse_files_pages_are_listed_in_their_places() {
         })
         .expect("a program that runs");
     assert!(pages >= 200, "{pages}");
-}
-
-fn memmap_again() -> Memmap {
-    Memmap::new().expect("as before")
 }
 
 fn folios_group(memmap: &mut Memmap, file: &File) -> Option<u64> {

@@ -1,5 +1,6 @@
 //! Tests the page-table probe on this machine's kernel, against memory of this process that the test itself accesses.
 
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AccessProbe, Gap, PAGE_SIZE, Sample, TargetId, Touch};
 use isotherm_linux::probe::PageTableProbe;

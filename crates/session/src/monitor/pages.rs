@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use isotherm_config::{ClearBy, PageAttributes};
+use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::frames::{FrameMap, MappedClass, NR_MAPPERS, PageAge};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{
