@@ -221,7 +221,7 @@ pub struct AccessReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Access {
     context: RecordContext,
     options: AccessOptions,
@@ -240,9 +240,8 @@ impl Access {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            mappings: MappingTable::default(),
             latest,
-            counted: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

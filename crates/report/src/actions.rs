@@ -138,7 +138,7 @@ pub struct ActionsReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Actions {
     context: RecordContext,
     schemes: BTreeMap<(Option<String>, u32, String), Scheme>,
@@ -240,10 +240,7 @@ impl Actions {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            schemes: BTreeMap::new(),
-            guards: BTreeMap::new(),
-            migrations: None,
-            targets: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

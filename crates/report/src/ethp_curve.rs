@@ -117,7 +117,7 @@ pub struct EthpCurveReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EthpCurve {
     context: RecordContext,
     options: EthpCurveOptions,
@@ -173,13 +173,7 @@ impl EthpCurve {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            mappings: MappingTable::default(),
-            targets: HashMap::new(),
-            sums: Sums::default(),
-            from: None,
-            to: Nanos(0),
-            scanned: Nanos(0),
-            nr_scans: 0,
+            ..Self::default()
         }
     }
 

@@ -52,7 +52,7 @@ pub struct FootprintReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Footprint {
     context: RecordContext,
     target: Option<TargetId>,
@@ -77,16 +77,7 @@ impl Footprint {
             context: RecordContext::new(header, scope),
             target: scope.target,
             min_rate,
-            rounds: Rounds::default(),
-            system_total: None,
-            rss: Series::default(),
-            swap: Series::default(),
-            resident: Series::default(),
-            working_set: Series::default(),
-            unknown: Series::default(),
-            system_used: Series::default(),
-            system_unavailable: Series::default(),
-            monitor_rss: Series::default(),
+            ..Self::default()
         }
     }
 

@@ -186,7 +186,7 @@ pub struct MachineCacheGroup {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Machine {
     context: RecordContext,
     groups: BTreeMap<TargetId, String>,
@@ -199,9 +199,7 @@ impl Machine {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            groups: BTreeMap::new(),
-            last: None,
-            page_cache: None,
+            ..Self::default()
         }
     }
 }

@@ -127,7 +127,7 @@ pub struct Overview {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Overviews {
     header: Header,
     context: RecordContext,
@@ -155,15 +155,8 @@ impl Overviews {
         Self {
             header: header.clone(),
             context: RecordContext::new(header, scope),
-            live: BTreeMap::new(),
-            latest: Latest::until(None),
-            mappings: MappingTable::default(),
-            working_sets: BTreeMap::new(),
-            rss: BTreeMap::new(),
-            swap: BTreeMap::new(),
             frames: FramesOnce::new(header, scope),
-            end: Nanos(0),
-            costs: None,
+            ..Self::default()
         }
     }
 

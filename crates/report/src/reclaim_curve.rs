@@ -121,7 +121,7 @@ pub struct ReclaimCurveReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReclaimCurve {
     context: RecordContext,
     options: ReclaimCurveOptions,
@@ -179,18 +179,7 @@ impl ReclaimCurve {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            measured: None,
-            mappings: MappingTable::default(),
-            targets: HashMap::new(),
-            counts: Counts::default(),
-            shortest: None,
-            from: None,
-            to: Nanos(0),
-            scanned: Nanos(0),
-            nr_scans: 0,
-            resident_page_seconds: 0.0,
-            unknown_page_seconds: 0.0,
-            unreclaimable_page_seconds: 0.0,
+            ..Self::default()
         }
     }
 

@@ -73,7 +73,7 @@ pub struct TiersReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tiers {
     context: RecordContext,
     nodes: BTreeMap<u32, Node>,
@@ -102,10 +102,7 @@ impl Tiers {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            nodes: BTreeMap::new(),
-            moved: NodeMoves::default(),
-            ways: BTreeMap::new(),
-            counters: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

@@ -82,7 +82,7 @@ pub struct WssReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Wss {
     context: RecordContext,
     options: WssOptions,
@@ -111,9 +111,7 @@ impl Wss {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            targets: BTreeMap::new(),
-            total: Track::default(),
-            rounds: Rounds::default(),
+            ..Self::default()
         }
     }
 

@@ -116,7 +116,7 @@ impl TargetInfo {
 }
 
 /// Tracks the scope, the beginning and the target names through the record.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RecordContext {
     scope: Scope,
     record: RecordInfo,
@@ -141,10 +141,7 @@ impl RecordContext {
                 started_ns: header.started,
                 end: RecordEnd::default(),
             },
-            origin: None,
-            targets: BTreeMap::new(),
-            newest: BTreeMap::new(),
-            predecessors: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

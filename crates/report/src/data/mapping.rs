@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use isotherm_engine::{AddressRange, TargetId};
 use isotherm_policy::Unreclaimable;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use isotherm_record::item::MappingChange;
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for MappingLabel {
     }
 }
 
-fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize_name<S: Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_str(name)
 }
 
