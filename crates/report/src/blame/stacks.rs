@@ -113,7 +113,7 @@ impl Function {
         begins_with(library, HELPER_LIBRARIES)
             || begins_with(library, RUN_TIMES)
             || begins_with(name, HELPER_PATHS)
-            || HELPERS.contains(&name)
+            || HELPERS.split(' ').any(|helper| helper == name)
     }
 
     /// Returns whether it belongs to a program that runs another language.
@@ -131,7 +131,9 @@ impl Function {
         let library = self.library.as_deref().unwrap_or_default();
         let offset = self.name.strip_prefix(library);
         offset.is_some_and(|offset| offset.starts_with("+0x"))
-            || begins_with(self.name_without_types(), RUN_TIME_HELPERS)
+            || RUN_TIME_HELPERS
+                .iter()
+                .any(|helpers| begins_with(self.name_without_types(), helpers))
     }
 
     fn name_without_types(&self) -> &str {
@@ -157,146 +159,41 @@ pub(super) fn is_python(library: &str) -> bool {
     begins_with(library, PYTHON)
 }
 
-fn begins_with(name: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
+/// Returns whether a name begins with one of some prefixes, which spaces separate.
+fn begins_with(name: &str, prefixes: &str) -> bool {
+    let mut prefixes = prefixes.split(' ');
+    prefixes.any(|prefix| name.starts_with(prefix))
 }
 
 /// Python interpreters.
-const PYTHON: &[&str] = &["libpython", "python3"];
+const PYTHON: &str = "libpython python3";
 /// Programs that run other languages.
-const RUN_TIMES: &[&str] = &["libpython", "python3", "libjvm"];
+const RUN_TIMES: &str = "libpython python3 libjvm";
 
 /// Libraries whose functions work for their callers: C's and C++'s, and allocators.
-const HELPER_LIBRARIES: &[&str] = &[
-    "libc.so",
-    "libc-",
-    "libc.musl",
-    "ld-",
-    "libstdc++",
-    "libc++",
-    "libgcc_s",
-    "libm.so",
-    "libpthread",
-    "libgomp",
-    "libjemalloc",
-    "libtcmalloc",
-    "libmimalloc",
-    "libtbbmalloc",
-    "libjli",
-    "[vdso]",
-];
+const HELPER_LIBRARIES: &str = "libc.so libc- libc.musl ld- libstdc++ libc++ libgcc_s libm.so libpthread libgomp \
+    libjemalloc libtcmalloc libmimalloc libtbbmalloc libjli [vdso]";
 /// Prefixes of helper functions that are linked into programs, by their namespace.
-const HELPER_PATHS: &[&str] = &[
-    "v8::",
-    "heap::base::",
-    "cppgc::",
-    "node::",
-    "Builtins_",
-    "std::",
-    "__gnu_cxx::",
-    "alloc::",
-    "core::",
-    "hashbrown::",
-    "__rust",
-    "__rdl",
-    "__rg_",
-    "runtime.",
-    "internal/",
-    "je_",
-    "_rjem_",
-    "tc_",
-    "tcmalloc::",
-    "mi_",
-    "_mi_",
-    "g_malloc",
-    "g_realloc",
-    "g_slice_",
-    "g_try_",
-    "__mem",
-    "__libc",
-    "__mmap",
-    "_int_",
-];
-/// Names of helper functions.
-const HELPERS: &[&str] = &[
-    "malloc",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "free",
-    "memset",
-    "memcpy",
-    "memmove",
-    "bcopy",
-    "bzero",
-    "strdup",
-    "strndup",
-    "mmap",
-    "mremap",
-    "sbrk",
-    "sysmalloc",
-    "operator new",
-    "new",
-    "delete",
-    "aligned_alloc",
-    "memalign",
-    "posix_memalign",
-    "valloc",
-    "_start",
-];
+const HELPER_PATHS: &str = "v8:: heap::base:: cppgc:: node:: Builtins_ std:: __gnu_cxx:: alloc:: core:: hashbrown:: \
+    __rust __rdl __rg_ runtime. internal/ je_ _rjem_ tc_ tcmalloc:: mi_ _mi_ g_malloc g_realloc g_slice_ g_try_ \
+    __mem __libc __mmap _int_";
+/// Names of helper functions; `operator new` is `new` ([`Function::name_without_types`]).
+const HELPERS: &str = "malloc calloc realloc reallocarray free memset memcpy memmove bcopy bzero strdup strndup mmap \
+    mremap sbrk sysmalloc new delete aligned_alloc memalign posix_memalign valloc _start";
 /// Functions of run times that allocate or interpret, for any purpose.
-const RUN_TIME_HELPERS: &[&str] = &[
+const RUN_TIME_HELPERS: [&str; 4] = [
     // CPython's allocators.
-    "_PyMem_",
-    "PyMem_",
-    "_PyObject_Malloc",
-    "_PyObject_Calloc",
-    "_PyObject_Realloc",
-    "PyObject_Malloc",
-    "PyObject_Calloc",
-    "PyObject_Realloc",
-    "_PyObject_New",
-    "_PyObject_GC_",
-    "PyObject_GC_",
-    "PyType_GenericAlloc",
-    "PyType_GenericNew",
-    "_PyType_AllocNoTrack",
-    "pymalloc_",
-    "new_arena",
-    "allocate_from_new_pool",
+    "_PyMem_ PyMem_ _PyObject_Malloc _PyObject_Calloc _PyObject_Realloc PyObject_Malloc PyObject_Calloc \
+     PyObject_Realloc _PyObject_New _PyObject_GC_ PyObject_GC_ PyType_GenericAlloc PyType_GenericNew \
+     _PyType_AllocNoTrack pymalloc_ new_arena allocate_from_new_pool",
     // mimalloc, in CPython since 3.13.
-    "mi_",
-    "_mi_",
+    "mi_ _mi_",
     // CPython's interpreter, and its calls.
-    "_PyEval_",
-    "PyEval_",
-    "_PyFunction_Vectorcall",
-    "_PyVectorcall_",
-    "PyVectorcall_",
-    "_PyObject_Call",
-    "PyObject_Call",
-    "_PyObject_MakeTpCall",
-    "_PyObject_Vectorcall",
-    "PyObject_Vectorcall",
-    "method_vectorcall",
-    "cfunction_",
-    "type_call",
-    "slot_tp_",
-    "pymain_",
-    "Py_RunMain",
-    "Py_BytesMain",
-    "_PyRun_",
-    "PyRun_",
-    "run_mod",
-    "run_eval_code_obj",
-    "main",
-    "_start",
+    "_PyEval_ PyEval_ _PyFunction_Vectorcall _PyVectorcall_ PyVectorcall_ _PyObject_Call PyObject_Call \
+     _PyObject_MakeTpCall _PyObject_Vectorcall PyObject_Vectorcall method_vectorcall cfunction_ type_call slot_tp_ \
+     pymain_ Py_RunMain Py_BytesMain _PyRun_ PyRun_ run_mod run_eval_code_obj main _start",
     // HotSpot's allocations, and its calls.
-    "MemAllocator::",
-    "CollectedHeap::",
-    "InterpreterRuntime::",
-    "OptoRuntime::",
-    "JavaCalls::",
+    "MemAllocator:: CollectedHeap:: InterpreterRuntime:: OptoRuntime:: JavaCalls::",
 ];
 /// Helper code that was generated at run time.
 const RUNTIME_CODE: [&str; 6] = [

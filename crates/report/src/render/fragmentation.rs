@@ -11,8 +11,7 @@ use crate::rows::ColumnType::{F64, Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
 use crate::table::Tabulate;
-use isotherm_render::plot::score;
-use isotherm_render::plot::{NamedLine, Unit, lines, lines_of};
+use isotherm_render::plot::{NamedLine, Unit, lines, lines_of, score};
 use isotherm_render::table::Table;
 
 /// Width of the longest sparkline beside the numbers.
@@ -104,25 +103,13 @@ impl Render for FragmentationReport {
         let style = Style::default();
         html += &page::figure("Score", "", &self.svg());
         for node in &self.nodes {
-            let title = format!(
-                "Free memory of node {} by the size of its blocks",
-                node.node
-            );
+            let number = node.node;
+            let title = format!("Free memory of node {number} by the size of its blocks");
             html += &page::figure(&title, "", &free_memory(&title, node));
             let rows = node.zones.iter().map(|zone| zone_row(zone, &style));
-            let head = [
-                "Zone",
-                "Size",
-                "Free",
-                "Too small for the order, %",
-                "Score",
-            ];
-            html += &page::table(
-                &format!("Zones of node {} at the end", node.node),
-                &rounds(&node.rounds),
-                &head,
-                rows,
-            );
+            let title = format!("Zones of node {} at the end", node.node);
+            let heads = "Zone|Size|Free|Too small for the order, %|Score";
+            html += &Table::of(heads, rows).html(&title, &rounds(&node.rounds));
         }
         html
     }

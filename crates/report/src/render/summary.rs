@@ -119,16 +119,8 @@ impl Render for SummaryReport {
         html += &page::figure(&self.verdict, &next, &self.svg());
         let targets = self.overview.targets.iter();
         let rows = targets.map(|target| target_row(target, &style));
-        let head = [
-            "PID",
-            "Name",
-            "Resident",
-            "Working set",
-            "Idle ≥ 5 s",
-            "Swapped",
-            "Unknown",
-        ];
-        html + &page::table("Targets", &self.verdict, &head, rows)
+        let heads = "PID|Name|Resident|Working set|Idle ≥ 5 s|Swapped|Unknown";
+        html + &Table::of(heads, rows).html("Targets", &self.verdict)
     }
 }
 
