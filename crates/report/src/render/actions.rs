@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 use isotherm_policy::Refusal;
 
-use super::wss::spark;
+use super::over_time::spark;
 use super::{Render, Style, or_empty, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
 use crate::rows::ColumnType::{Name, U32, U64};

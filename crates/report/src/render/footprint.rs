@@ -4,8 +4,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::over_time::series;
-use super::wss::spark;
+use super::over_time::{series, spark};
 use super::{Render, Style, page};
 use crate::footprint::FootprintReport;
 use crate::rows::ColumnType::{Name, U64};

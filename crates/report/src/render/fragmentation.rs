@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, PAGE_SIZE, units};
 
-use super::wss::spark;
+use super::over_time::spark;
 use super::{Render, Style, page};
 use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint, ZoneState};
 use crate::rows::ColumnType::{F64, Name, U32, U64};
