@@ -50,7 +50,7 @@ mod test_records;
 mod tests;
 
 pub use data::{context, mapping, read, series};
-use data::{exact, frames_once, latest, rows, working_set};
+use data::{exact, frames_once, latest, ranges, rows, working_set};
 
 pub use access::{Access, AccessOptions, AccessReport, AccessTable};
 pub use actions::{Actions, ActionsReport};

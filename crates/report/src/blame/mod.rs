@@ -18,7 +18,6 @@ mod diff;
 mod export;
 mod flame;
 mod pprof;
-mod ranges;
 #[cfg(test)]
 pub(crate) mod samples;
 mod stacks;

@@ -19,7 +19,7 @@ use std::ops::Bound;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_record::{FaultSample, MappingChange, MovedMemory, StackId};
 
-use super::ranges::{RangeMap, unmapped};
+use crate::ranges::{RangeMap, unmapped};
 
 /// The largest number of samples kept per target; above it, samples between two of the same stack are dropped.
 const KEPT_MAX: usize = 1 << 20;

@@ -15,9 +15,9 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_record::{HugePagesSample, MappingChange};
 use serde::Serialize;
 
-use super::ranges::unmapped;
 use super::touches::{Touch, Touches};
 use super::{Blame, Whole};
+use crate::ranges::unmapped;
 
 /// Bytes in huge pages, and the part that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

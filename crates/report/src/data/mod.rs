@@ -6,6 +6,7 @@ pub(crate) mod frames_once;
 pub(crate) mod latest;
 pub mod mapping;
 pub mod read;
+pub(crate) mod ranges;
 pub(crate) mod rows;
 pub mod series;
 pub(crate) mod working_set;
