@@ -41,7 +41,6 @@ pub struct Plot {
     pub y: Axis,
 }
 
-/// The extent of an axis, as it is drawn.
 struct Scale {
     from: f64,
     to: f64,

@@ -83,7 +83,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Formats a value for people.
     fn show(self, value: u64) -> String {
         match self {
             Self::Bytes => units::format_bytes(value),
@@ -261,7 +260,6 @@ fn legend(lines: &[NamedLine], mut y: f64) -> (String, f64) {
     (svg, y)
 }
 
-/// The scales of times and values on the picture.
 struct Frame {
     unit: Unit,
     left: f64,

@@ -89,7 +89,6 @@ impl Table {
     }
 }
 
-/// Returns the terminal columns that `text` takes.
 fn width_of(text: &str) -> usize {
     // Nearly all fields are ASCII, and long records have millions of them.
     if text.is_ascii() {

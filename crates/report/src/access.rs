@@ -372,7 +372,6 @@ impl Access {
     }
 }
 
-/// Totals of some regions.
 #[derive(Debug, Default)]
 struct Sum {
     regions: usize,

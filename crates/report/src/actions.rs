@@ -19,9 +19,7 @@ use isotherm_record::item::{
 
 /// The largest number of schemes and guards that are kept apart; only a foreign record has more.
 const MOST: usize = 256;
-/// The largest number of stops that are kept one by one.
 const MOST_STOPS: usize = 1000;
-/// The largest number of targets that are kept apart.
 const MOST_TARGETS: usize = 1 << 16;
 
 /// The work of one scheme.
@@ -209,7 +207,6 @@ impl Closed {
     }
 }
 
-/// Mean and maximum of the measured values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Most {
     sum: f64,

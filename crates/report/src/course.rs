@@ -15,7 +15,6 @@ use isotherm_record::item::{Header, Item, UsageSample};
 
 /// The largest number of targets with a course of their own; twice this number while reading.
 pub(crate) const MOST_TARGETS: usize = 64;
-/// The smallest ages of the idle classes.
 pub(crate) const AGES: [Nanos; 3] = [
     Nanos::from_millis(5_000),
     Nanos::from_millis(30_000),
@@ -110,7 +109,9 @@ impl Quantities {
     fn size(&self) -> u64 {
         let mean = |series: &Series| series.summary().map_or(0, |(_, mean, _)| mean);
         let resident = self.0[..NR_COUNTS - 1].iter().map(mean);
-        resident.fold(0, u64::saturating_add).max(mean(&self.0[RSS]))
+        resident
+            .fold(0, u64::saturating_add)
+            .max(mean(&self.0[RSS]))
     }
 
     fn finish(self, target: TargetInfo) -> TargetCourse {

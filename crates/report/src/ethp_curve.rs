@@ -30,7 +30,6 @@ use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::mapping::{ANONYMOUS, MappingTable};
 
-/// The bounds that are tried, as shares of the resident memory.
 const BOUNDS: [f64; 16] = [
     0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1e9,
 ];
@@ -145,7 +144,6 @@ struct Sums {
     covered: [f64; POLICIES],
 }
 
-/// A block and the policies under which it is huge.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     is_huge: [bool; POLICIES],
@@ -153,7 +151,6 @@ struct Block {
     scan: u64,
 }
 
-/// The state of a block in a scan.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     block: u64,

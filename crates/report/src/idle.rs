@@ -208,7 +208,6 @@ struct Sum {
     watched: Nanos,
     totals: MemoryTotals,
     rss: Option<u64>,
-    /// (idle time, bytes)
     idle: Vec<(Nanos, u64)>,
 }
 

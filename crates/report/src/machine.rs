@@ -482,7 +482,6 @@ fn zone_of(zone: &ZoneMemory) -> MachineZone {
     }
 }
 
-/// Sums the classes over all nodes.
 fn sum_of(nodes: &[MachineNode]) -> Vec<ClassMemory> {
     let sum = |class| {
         let all = nodes.iter().flat_map(|node| &node.classes);

@@ -18,7 +18,6 @@ use super::mapping::MappingTable;
 use isotherm_record::item::{CostSample, Header, Item};
 use isotherm_record::machine::ChargedMemory;
 
-/// Idle times for which bytes are counted.
 pub(crate) const IDLE_TIMES: [Nanos; 4] = [
     Nanos::from_millis(1_000),
     IDLE,
@@ -131,7 +130,6 @@ pub struct Overview {
 pub struct Overviews {
     header: Header,
     context: RecordContext,
-    /// Process ids of targets that have not ended.
     live: BTreeMap<TargetId, u32>,
     latest: Latest,
     mappings: MappingTable,

@@ -125,12 +125,10 @@ pub struct ReclaimCurveReport {
 pub struct ReclaimCurve {
     context: RecordContext,
     options: ReclaimCurveOptions,
-    /// The refault cost that the recorder measured.
     measured: Option<Nanos>,
     mappings: MappingTable,
     targets: HashMap<TargetId, Target>,
     counts: Counts,
-    /// The shortest scan interval.
     shortest: Option<Nanos>,
     from: Option<Nanos>,
     to: Nanos,
@@ -175,7 +173,6 @@ impl Scale {
     }
 }
 
-/// Counts of all idle periods.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     stretches: BTreeMap<Nanos, Stretches>,
@@ -189,7 +186,6 @@ struct Stretches {
     went_on: u64,
 }
 
-/// The state of a target's pages.
 #[derive(Clone, Debug, Default)]
 struct Target {
     blocks: HashMap<u64, Block>,
@@ -203,7 +199,6 @@ struct Block {
     /// The last scan of each page that saw an access or an unknown state.
     last: Box<[u32; PAGES_PER_BLOCK]>,
     returned: Box<[Returned; PAGES_PER_BLOCK]>,
-    /// The last scan that contained the block.
     seen: u32,
 }
 
@@ -261,7 +256,6 @@ impl ReclaimCurve {
         });
     }
 
-    /// Returns the refault cost and its source.
     fn refault_cost(&self) -> (Nanos, RefaultCostSource) {
         match (self.options.refault_cost, self.measured) {
             (Some(cost), _) => (cost, RefaultCostSource::Given),
@@ -404,7 +398,6 @@ impl Target {
     }
 }
 
-/// The end of an idle period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The page was accessed.
@@ -479,7 +472,6 @@ impl Block {
     }
 }
 
-/// Iterates over the indices of a word's set bits.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = (word != 0).then(|| word.trailing_zeros() as usize)?;

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::overview::{IDLE, MappingOverview, Overview};
 
-/// Number of mappings that are shown.
 const MAPPINGS: usize = 8;
 /// Share of the resident memory from which paging out is worthwhile.
 const WORTH_A_TRY: f64 = 0.05;

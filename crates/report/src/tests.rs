@@ -35,7 +35,6 @@ fn golden(name: &str) -> PathBuf {
     directory.join(name)
 }
 
-/// Compares with the golden file, or writes it if the environment requests it.
 fn compare(name: &str, output: &str) {
     let path = golden(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -48,7 +47,6 @@ fn compare(name: &str, output: &str) {
     );
 }
 
-/// Feeds a report, and finishes it.
 fn finished<A: Accumulate>(mut report: A, items: &[Item]) -> A::Report {
     for item in items {
         report.push(item);

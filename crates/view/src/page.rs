@@ -179,7 +179,6 @@ fn scripts(data: Data<'_>) -> io::Result<String> {
     ))
 }
 
-/// Formats bytes as an element of the page.
 fn part(id: &str, bytes: &[u8]) -> String {
     let text = STANDARD.encode(bytes);
     format!("<script id=\"{id}\" type=\"application/octet-stream\">{text}</script>\n")

@@ -12,9 +12,7 @@ use serde_json::{Value, json};
 use super::{BlameReport, Measure, StackBytes};
 
 const NO_NAME: &str = "[no name]";
-/// The frame of bytes from before sampling began.
 pub(super) const BEFORE: &str = "[before sampling]";
-/// The frame of bytes far from any sample.
 pub(super) const NOT_SAMPLED: &str = "[not sampled]";
 
 /// Formats folded stacks: a line for each, its functions from the outermost on with `;` between them, and the bytes.
@@ -71,7 +69,6 @@ pub fn speedscope(report: &BlameReport) -> Value {
     })
 }
 
-/// Frames by number, each once.
 #[derive(Default)]
 struct Frames {
     all: Vec<Value>,
@@ -111,7 +108,6 @@ impl Frames {
     }
 }
 
-/// Returns the name of a measure in profiles.
 pub(super) fn measure_name(measure: Measure) -> &'static str {
     match measure {
         Measure::Idle => "idle_space",
@@ -141,7 +137,6 @@ pub(super) fn unknown(report: &BlameReport) -> impl Iterator<Item = (&'static st
     all.into_iter().filter(|(_, bytes)| *bytes > 0)
 }
 
-/// Returns the source file and line of the innermost function.
 pub(super) fn source_line(stack: &StackBytes) -> Option<(&str, i64)> {
     let (file, line) = stack.line.as_deref()?.rsplit_once(':')?;
     Some((file, line.parse().ok()?))

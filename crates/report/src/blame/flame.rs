@@ -12,7 +12,6 @@ use super::StackBytes;
 
 /// The largest number of a stack's functions in the tree.
 const DEPTH_MAX: usize = 512;
-/// The placeholder of the functions in the middle of a deeper stack.
 const LEFT_OUT: &str = "[functions left out]";
 
 /// A function, called by the functions above it.

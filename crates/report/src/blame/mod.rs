@@ -204,7 +204,6 @@ pub struct Blame {
     not_counted: Nanos,
 }
 
-/// The first grouping of bytes.
 type Key = (TargetId, StackId, u32, Arc<str>);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -325,7 +324,6 @@ impl Blame {
     }
 }
 
-/// All bytes and their sums.
 #[derive(Default)]
 struct Whole {
     total: u64,

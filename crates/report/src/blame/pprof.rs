@@ -14,7 +14,6 @@ use prost::Message;
 use super::export::{measure_name, named, source_line, unknown};
 use super::{BlameReport, StackBytes};
 
-/// A profile.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -159,7 +158,6 @@ fn profile(report: &BlameReport) -> Profile {
     made.profile
 }
 
-/// A profile under construction, and the numbers of its parts.
 #[derive(Default)]
 struct Making {
     profile: Profile,

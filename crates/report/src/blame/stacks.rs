@@ -2,24 +2,18 @@
 
 use isotherm_record::{FrameTable, StackFrame, StackId, StackNode, StackSamples, printable};
 
-/// The name of a frame whose callers are unknown.
 pub(super) const CUT: &str = "[unknown caller]";
-/// The name of code that was generated at run time without a name.
 const ANONYMOUS: &str = "[code made at run time]";
-/// The name of an unknown stack.
 pub(super) const NOTHING: &str = "[unknown stack]";
 
-/// A function on a stack.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Function {
     pub(super) name: String,
     /// Name of the file, without directories; `None` for code that was generated at run time.
     pub(super) library: Option<String>,
-    /// File and line in the sources.
     pub(super) line: Option<(String, u32)>,
 }
 
-/// All definitions that stacks refer to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackTable {
     pub(super) frames: FrameTable,
@@ -154,7 +148,6 @@ pub(super) fn owner(functions: &[Function]) -> Option<&Function> {
         .or(functions.last())
 }
 
-/// Returns whether a library belongs to a Python interpreter.
 pub(super) fn is_python(library: &str) -> bool {
     begins_with(library, PYTHON)
 }
@@ -165,9 +158,7 @@ fn begins_with(name: &str, prefixes: &str) -> bool {
     prefixes.any(|prefix| name.starts_with(prefix))
 }
 
-/// Python interpreters.
 const PYTHON: &str = "libpython python3";
-/// Programs that run other languages.
 const RUN_TIMES: &str = "libpython python3 libjvm";
 
 /// Libraries whose functions work for their callers: C's and C++'s, and allocators.

@@ -46,7 +46,6 @@ impl Touch {
     }
 }
 
-/// The owner of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A sample; `is_sure` if the sample on the other side has the same stack.
@@ -57,7 +56,6 @@ pub(super) enum Owner {
     NotSampled,
 }
 
-/// The touches of one target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Touches {
     space: u32,
@@ -105,14 +103,12 @@ impl Touches {
         }
     }
 
-    /// Applies a change of mappings.
     pub(super) fn apply(&mut self, change: &MappingChange) {
         for gone in unmapped(change) {
             self.forget(gone, change.time);
         }
     }
 
-    /// Takes a snapshot of the memory.
     pub(super) fn look(&mut self, snapshot: &Snapshot) {
         if std::mem::take(&mut self.awaits_before) {
             for region in &snapshot.regions {
@@ -164,7 +160,6 @@ impl Touches {
         }
     }
 
-    /// Replaces the numbers of stacks.
     pub(super) fn renumber(&mut self, number: &mut impl FnMut(StackId) -> StackId) {
         for touch in self.by_page.values_mut() {
             touch.stack = number(touch.stack);

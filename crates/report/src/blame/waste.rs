@@ -29,7 +29,6 @@ pub struct HugeBytes {
     pub read_bytes: u64,
 }
 
-/// The huge pages of targets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HugePages {
     targets: BTreeMap<TargetId, OfTarget>,
@@ -43,7 +42,6 @@ struct OfTarget {
 }
 
 impl HugePages {
-    /// Takes a sample of huge pages.
     pub(super) fn take(&mut self, sample: &HugePagesSample, admits: impl Fn(TargetId) -> bool) {
         for new in sample.targets.iter().filter(|new| admits(new.target)) {
             let of_target = self.targets.entry(new.target).or_default();
@@ -57,7 +55,6 @@ impl HugePages {
         }
     }
 
-    /// Applies a change of mappings.
     pub(super) fn apply(&mut self, change: &MappingChange) {
         let Some(of_target) = self.targets.get_mut(&change.target) else {
             return;

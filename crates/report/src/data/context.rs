@@ -88,7 +88,6 @@ pub struct TargetInfo {
 }
 
 impl TargetInfo {
-    /// Returns the info of the sum of all targets.
     pub(crate) fn all() -> Self {
         Self {
             name: Some("all targets".into()),
@@ -166,7 +165,6 @@ impl RecordContext {
         }
     }
 
-    /// Returns the target of the same process before it executed another program.
     pub(crate) fn predecessor(&self, target: TargetId) -> Option<TargetId> {
         self.predecessors.get(&target).copied()
     }

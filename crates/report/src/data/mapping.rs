@@ -18,7 +18,6 @@ use isotherm_record::item::MappingChange;
 /// The largest number of mappings; above it, vanished mappings are dropped.
 pub(crate) const MAX_MAPPINGS: usize = 1 << 17;
 
-/// The name of memory without a file or a kernel-given name.
 pub(crate) const ANONYMOUS: &str = "(anonymous)";
 
 /// The name of the mapping in a range.

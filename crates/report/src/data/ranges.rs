@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use isotherm_engine::AddressRange;
 use isotherm_record::MappingChange;
 
-/// Values of disjoint address ranges.
 #[derive(Clone, Debug)]
 pub(crate) struct RangeMap<V> {
     /// End and value of each range, by first address.
@@ -42,7 +41,6 @@ impl<V: Clone> RangeMap<V> {
         AddressRange::checked(*start, *end).filter(|range| range.contains(address))
     }
 
-    /// Removes the values that `keep` does not admit.
     pub(crate) fn retain(&mut self, keep: impl Fn(&V) -> bool) {
         self.entries.retain(|_, (_, value)| keep(value));
     }

@@ -48,7 +48,6 @@ pub(crate) const fn nullable(name: &'static str, kind: ColumnType, about: &'stat
 }
 
 impl Column {
-    /// Formats a value as a field of CSV.
     pub(crate) fn field(&self, value: ColumnValue<'_>) -> String {
         match value {
             ColumnValue::Null => self.absent.to_owned(),
@@ -156,7 +155,6 @@ impl<'a, T: Into<ColumnValue<'a>>> From<Option<T>> for ColumnValue<'a> {
     }
 }
 
-/// A column being built.
 enum Builder {
     Bool(BooleanBuilder),
     U32(UInt32Builder),

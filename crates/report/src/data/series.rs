@@ -9,7 +9,6 @@ pub use isotherm_render::plot::Point;
 
 /// The largest number of bins of a [`Series`]; a full one has between half of it and all of it.
 const MAX_BINS: usize = 1024;
-/// Width of the first bins.
 const FIRST_WIDTH: Nanos = Nanos::from_millis(1);
 /// The largest number of different values in [`WeightedValues`].
 const MAX_VALUES: usize = 1 << 15;

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{MemoryTotals, Nanos, Snapshot, TargetId};
 
-/// The memory in use in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     /// Touched bytes of regions that were accessed at least at the requested rate.
     pub(crate) working_set: u64,
-    /// Totals of all regions.
     pub(crate) totals: MemoryTotals,
 }
 
@@ -49,7 +47,6 @@ impl Plus for Use {
 
 /// Counts of a target that can be added; the default is the zero.
 pub(crate) trait Plus: Copy + Default {
-    /// Returns the sum of both.
     #[must_use]
     fn plus(self, other: Self) -> Self;
 }
@@ -83,7 +80,6 @@ impl<U: Plus> Rounds<U> {
         finished
     }
 
-    /// Ends the last round and returns it.
     pub(crate) fn close(&mut self) -> Option<Round<U>> {
         let (start, end) = self.open.take()?;
         // A target that has not been seen for two of its intervals is gone.

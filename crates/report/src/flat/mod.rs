@@ -363,7 +363,6 @@ impl<W: Write + Send> Flat<W> {
     }
 }
 
-/// Returns process, pid and context of a target.
 fn who(target: &TargetInfo) -> [ColumnValue<'_>; 3] {
     let pid = target.pid.filter(|pid| *pid > 0);
     [
@@ -373,7 +372,6 @@ fn who(target: &TargetInfo) -> [ColumnValue<'_>; 3] {
     ]
 }
 
-/// Returns the reason why the region's accesses are unknown.
 fn why_unknown(region: &RegionSnapshot) -> Option<&'static str> {
     match (region.nr_accesses, region.memory) {
         (Some(_), _) => None,

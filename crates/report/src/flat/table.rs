@@ -11,10 +11,8 @@ use crate::rows::{Column, ColumnValue, Rows};
 
 /// Number of rows that are buffered before they are encoded.
 const ROWS_HELD: usize = 16_384;
-/// Number of rows in a row group.
 const ROWS_IN_GROUP: usize = 256 << 10;
 
-/// A Parquet file that is being written.
 pub(super) struct FlatFile<W: Write + Send> {
     writer: ArrowWriter<W>,
     table: Rows,
@@ -51,7 +49,6 @@ impl<W: Write + Send> FlatFile<W> {
         self.writer.write(&batch).map_err(ConvertError::Parquet)
     }
 
-    /// Completes the file and returns its number of rows.
     pub(super) fn finish(mut self) -> Result<u64, ConvertError> {
         if self.table.held() > 0 {
             self.write()?;

@@ -9,7 +9,6 @@
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 use serde::Serialize;
 
-/// The largest number of segments of an axis.
 const MAX_SEGMENTS: usize = 12;
 /// The divisor of the rows that gives each segment's minimum number of rows.
 const LEAST_SHARE: usize = 40;
@@ -35,7 +34,6 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Run {
     pub(super) range: AddressRange,
-    /// Start of the run on the axis.
     pub(super) offset: u64,
 }
 
@@ -66,12 +64,10 @@ impl Axis {
         axis
     }
 
-    /// Returns the number of rows.
     pub(super) fn rows(&self) -> usize {
         self.bounds.len().saturating_sub(1)
     }
 
-    /// Returns the addresses of a row.
     pub(super) fn row_range(&self, row: usize) -> AddressRange {
         let (from, to) = (self.bounds[row], self.bounds[row + 1]);
         let run_at = |offset: u64| {
@@ -85,17 +81,14 @@ impl Axis {
         )
     }
 
-    /// Returns the bytes on the axis that a row covers.
     pub(super) fn row_bytes(&self, row: usize) -> u64 {
         self.bounds[row + 1] - self.bounds[row]
     }
 
-    /// Returns the start of a row on the axis.
     pub(super) fn row_offset(&self, row: usize) -> u64 {
         self.bounds[row]
     }
 
-    /// Returns the bytes on the axis.
     pub(super) fn bytes(&self) -> u64 {
         self.bounds.last().copied().unwrap_or_default()
     }
@@ -132,7 +125,6 @@ impl Axis {
         }
     }
 
-    /// Divides the runs into segments and the segments into rows.
     fn divide(&mut self, rows: usize) {
         let starts = self.segment_starts(rows);
         let total: u64 = self.runs.iter().map(|run| run.range.len()).sum();

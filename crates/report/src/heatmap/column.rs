@@ -16,13 +16,10 @@ pub(super) struct Piece {
     pub(super) end: u64,
     /// Access rate times seconds for which it is known (a mean over the bytes).
     pub(super) accessed: f32,
-    /// Seconds for which the rate is known.
     pub(super) known: f32,
-    /// Seconds for which the rate is unknown.
     pub(super) unknown: f32,
     /// Seconds for which all of it was swapped out: no rate, and not unknown.
     pub(super) swapped: f32,
-    /// Age in seconds, when last seen.
     pub(super) age: f32,
 }
 
@@ -116,7 +113,6 @@ impl Column {
         }
     }
 
-    /// Overlays a later column on this one.
     pub(super) fn lay_column(&mut self, later: &Self, scratch: &mut Vec<Piece>) {
         overlay(&self.pieces, later.pieces.iter().copied(), scratch);
         self.pieces.clone_from(scratch);

@@ -297,7 +297,6 @@ impl Heatmap {
         left_out.len()
     }
 
-    /// Returns the number of columns that the record filled.
     fn nr_columns(&self) -> usize {
         self.end.0.div_ceil(self.width.0) as usize
     }
@@ -393,7 +392,6 @@ impl Accumulate for Heatmap {
     }
 }
 
-/// Returns bytes times time.
 fn size(columns: &[Column]) -> f64 {
     let pieces = columns.iter().flat_map(|column| &column.pieces);
     pieces

@@ -10,7 +10,6 @@ use isotherm_engine::Nanos;
 
 use super::{ReclaimPoint, Scale};
 
-/// The thresholds of the curve.
 pub(crate) const THRESHOLDS: [Nanos; 12] = [
     Nanos::from_millis(200),
     Nanos::from_millis(500),
@@ -30,7 +29,6 @@ pub(crate) const THRESHOLDS: [Nanos; 12] = [
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Returned(u32);
 
-/// The sums of each threshold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff([Sums; THRESHOLDS.len()]);
 
@@ -62,7 +60,6 @@ impl Backoff {
         }
     }
 
-    /// Returns the points of `thresholds`.
     pub(super) fn points(&self, thresholds: Range<Nanos>, scale: Scale) -> Vec<ReclaimPoint> {
         let all = THRESHOLDS.into_iter().zip(&self.0);
         let reported = all.filter(|(threshold, _)| thresholds.contains(threshold));

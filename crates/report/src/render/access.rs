@@ -17,7 +17,6 @@ use isotherm_render::table::Table;
 
 /// The largest number of regions in a picture; with more, rows would be thinner than their text.
 const MAX_BARS: usize = 200;
-/// The largest number of mappings in the text's totals.
 const MAX_MAPPINGS: usize = 12;
 
 impl Tabulate for AccessTable {

@@ -14,7 +14,6 @@ use crate::table::Tabulate;
 use isotherm_render::plot::{NamedLine, lines};
 use isotherm_render::table::Table;
 
-/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 24;
 /// Number of processes that text and pages show; JSON has all.
 const PROCESSES_SHOWN: usize = 20;
@@ -152,7 +151,6 @@ impl Render for ActionsReport {
 }
 
 impl ActionsReport {
-    /// Writes the memory that schemes and the kernel moved between nodes.
     fn moves_text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         let mut rows = Vec::new();
         for scheme in &self.schemes {
@@ -198,7 +196,6 @@ impl ActionsReport {
             .collect()
     }
 
-    /// Builds the table of the processes with the most applied bytes.
     fn process_table(&self, style: &Style) -> Table {
         let rows = self.processes.iter().take(PROCESSES_SHOWN).map(|of| {
             let refused = { of.refused_bytes.iter() }.max_by_key(|(_, bytes)| **bytes);

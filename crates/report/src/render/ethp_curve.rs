@@ -19,7 +19,6 @@ const RIGHT: f64 = 40.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 48.0;
 
-/// The note on the meaning of coverage.
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
      covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `isotherm-bench huge`)";
 
@@ -59,7 +58,6 @@ impl Render for EthpCurveReport {
         writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
     }
 
-    /// Draws coverage over waste.
     fn svg(&self) -> String {
         let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
         let mut svg = plot::open_titled(HEIGHT, TITLE, note);
@@ -134,7 +132,6 @@ fn fields(name: &str, point: &EthpPoint, style: &Style) -> [String; 6] {
 }
 
 impl EthpCurveReport {
-    /// Returns the policies with a name.
     fn named(&self) -> [(&'static str, &EthpPoint); 4] {
         [
             ("never", &self.never),

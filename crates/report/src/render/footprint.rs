@@ -13,7 +13,6 @@ use crate::table::Tabulate;
 use isotherm_render::plot::{NamedLine, lines};
 use isotherm_render::table::Table;
 
-/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
 
 impl Tabulate for FootprintReport {

@@ -14,7 +14,6 @@ use crate::table::Tabulate;
 use isotherm_render::plot::{NamedLine, Unit, lines, lines_of, score};
 use isotherm_render::table::Table;
 
-/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
 
 impl Tabulate for FragmentationReport {
@@ -196,7 +195,6 @@ fn zone_row(zone: &ZoneState, style: &Style) -> [String; 5] {
     ]
 }
 
-/// Formats the results of compaction in one line.
 fn rounds(rounds: &Rounds) -> String {
     if rounds.count == 0 {
         return "no round of compaction".into();

@@ -102,7 +102,6 @@ impl Render for HeatmapReport {
 }
 
 impl HeatmapReport {
-    /// Returns the start of a column.
     pub(crate) fn time_at(&self, column: usize) -> Nanos {
         self.start_ns + Nanos((self.column_ns * column as f64).round() as u64)
     }
@@ -120,7 +119,6 @@ impl HeatmapReport {
     }
 }
 
-/// The text of one target.
 struct Text<'a> {
     report: &'a HeatmapReport,
     target: &'a TargetHeatmap,

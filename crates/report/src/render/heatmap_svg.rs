@@ -25,7 +25,6 @@ const SIZE_FITS: f64 = 40.0;
 /// Number of steps of the ramp, to which colours are rounded.
 const STEPS: f32 = 48.0;
 
-/// Draws all targets, one below the other.
 pub(super) fn draw(report: &HeatmapReport) -> String {
     let heights = report.targets.iter().map(height);
     let total = heights.sum::<f64>() + 64.0;

@@ -122,13 +122,11 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
     writeln!(out, "\n{}", facts(memory, style))
 }
 
-/// Returns a row for each percentile.
 fn percentiles(memory: &IdleMemory, style: &Style) -> impl Iterator<Item = [String; 2]> {
     let percentiles = memory.percentiles.iter();
     percentiles.map(move |p| [format!("{} %", p.percent), style.duration(Nanos(p.value))])
 }
 
-/// Returns the bytes with a known idle time.
 fn known_bytes(memory: &IdleMemory) -> u64 {
     let all = memory.resident_bytes.unwrap_or(memory.monitored_bytes);
     all.saturating_sub(memory.unknown_bytes)

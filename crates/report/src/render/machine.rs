@@ -173,7 +173,6 @@ pub(super) fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// The heads of the cells from [`ages_of`].
 const AGE_HEADS: &str = "TOUCHED>|IDLE >= 5 s>|>= 30 s>|>= 2 min>|>= 10 min>|UNKNOWN>";
 
 /// Returns table cells of bytes by idle time. Idle times longer than `watched` are unknown, not 0.
@@ -320,7 +319,6 @@ impl MachineReport {
         )
     }
 
-    /// Returns the tiles of processes and of all other memory, by size.
     fn tiles(&self) -> Vec<Tile> {
         let mut tiles: Vec<Tile> = Vec::new();
         let mut tile = |name: String, bytes: u64, ages: Option<&AgeBytes>| {

@@ -5,7 +5,6 @@ use isotherm_render::table::Table;
 
 use super::Style;
 
-/// Builds a table of points over time.
 pub(super) fn series(points: &[Point], style: &Style) -> Table {
     let rows = points.iter().map(|point| {
         let [min, mean, max] = [point.min, point.mean, point.max].map(|n| style.bytes(n));

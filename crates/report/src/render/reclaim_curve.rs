@@ -107,7 +107,6 @@ impl Render for ReclaimCurveReport {
     }
 }
 
-/// The description of the second policy.
 const BACKOFF: &str = "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under \
      the guard of `run`";
 
@@ -189,7 +188,6 @@ impl ReclaimCurveReport {
     }
 }
 
-/// The scales of thresholds and shares on the picture.
 struct Frame {
     /// Logarithms of the thresholds at the ends.
     from: f64,

@@ -17,7 +17,6 @@ use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::summary::SummaryReport;
 use crate::table::{TARGET, Tabulate};
 
-/// Number of targets that text lists.
 const TARGETS: usize = 20;
 
 impl Tabulate for SummaryReport {
@@ -160,7 +159,6 @@ impl SummaryReport {
     }
 }
 
-/// Formats the charge of a control group in one line.
 fn charge(ChargedMemory { group, charge }: &ChargedMemory, style: &Style) -> String {
     let parts = [
         ("anonymous", charge.anonymous),

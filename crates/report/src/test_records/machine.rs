@@ -171,5 +171,4 @@ pub(crate) fn machine_record() -> Vec<Item> {
     ]
 }
 
-/// A time between the two samples.
 pub(crate) const BETWEEN: Nanos = Nanos::from_millis(3000);

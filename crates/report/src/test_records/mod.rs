@@ -57,7 +57,6 @@ fn region(text: &str) -> RegionSnapshot {
     }
 }
 
-/// Builds the header of all sample records.
 pub(crate) fn header() -> Header {
     Header {
         writer: "isotherm test".into(),

@@ -10,11 +10,8 @@ use serde_json::{Value, json};
 use super::list;
 use crate::container::Arrays;
 
-/// Number of stacks in the tree, the largest; the others are one sum.
 const STACKS: usize = 2000;
-/// Number of boxes of one tree, the largest.
 const BOXES: usize = 8000;
-/// Number of functions in one list.
 const FUNCTIONS: usize = 200;
 
 pub(super) fn json(reports: &[BlameReport], arrays: &mut Arrays) -> Option<Value> {
@@ -74,7 +71,6 @@ fn function(of: &Blamed) -> Value {
     })
 }
 
-/// Functions by number, with their names.
 #[derive(Default)]
 struct Functions {
     names: Vec<String>,

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use crate::container::Arrays;
 use crate::document::Curves;
 
-/// The largest number of points of a drawn curve.
 const MOST: usize = 400;
 
 pub(super) fn json(of: &Curves, arrays: &mut Arrays) -> Value {

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::{list, series};
 use crate::container::Arrays;
 
-/// The largest number of processes, groups and files that are shown.
 const MOST: usize = 1000;
 
 pub(super) fn json(of: &MachineReport) -> Value {

@@ -19,9 +19,7 @@ use serde_json::{Value, json};
 use crate::container::Arrays;
 use crate::document::{Detail, Finished};
 
-/// The largest number of listed mappings.
 const MOST_MAPPINGS: usize = 200;
-/// The largest number of listed processes.
 const MOST_PROCESSES: usize = 2000;
 
 impl Finished {
@@ -48,7 +46,6 @@ impl Detail {
     }
 }
 
-/// Builds the data of some records.
 fn document(records: &[Finished], arrays: &mut Arrays) -> Value {
     json!({
         "version": 2,
@@ -101,12 +98,10 @@ fn text(of: &impl Render) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Builds a quantity over time.
 fn series(points: &[Point], arrays: &mut Arrays) -> Value {
     scaled(points, 1.0, arrays)
 }
 
-/// Builds the series of values multiplied by `by`.
 fn scaled(points: &[Point], by: f64, arrays: &mut Arrays) -> Value {
     json!({
         "times_s": arrays.f64(points.iter().map(|point| point.time_ns.as_secs_f64())),

@@ -103,7 +103,6 @@ impl Render for BlameReport {
 }
 
 impl BlameReport {
-    /// Draws the flame graph, either as a picture or as an interactive one.
     fn flame(&self, is_interactive: bool) -> String {
         let style = Style::default();
         let flame = Flame {
@@ -201,7 +200,6 @@ impl BlameReport {
     }
 }
 
-/// Returns the reason why there is no waste.
 fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
     match huge {
         None => "the record does not tell what huge pages hold".to_owned(),
@@ -223,7 +221,6 @@ fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
     }
 }
 
-/// Returns the title of a report of these bytes.
 pub(in crate::render) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String {
     match measure {
         Measure::Idle => format!(
@@ -240,7 +237,6 @@ pub(in crate::render) fn title(measure: Measure, at_least: Nanos, style: &Style)
     }
 }
 
-/// Returns the table head of a grouping.
 pub(in crate::render) fn by_name(by: By) -> &'static str {
     match by {
         By::Function => "FUNCTION",

@@ -12,7 +12,6 @@ use crate::table::Tabulate;
 use isotherm_render::plot::{Bar, bars};
 use isotherm_render::table::Table;
 
-/// Number of rows that text and pictures show.
 const ROWS: usize = 20;
 
 impl Tabulate for BlameDiffReport {

@@ -23,7 +23,6 @@ const NARROW: f64 = 0.4;
 /// Hues of libraries; none resembles the colour of search hits.
 const HUES: [u32; 12] = [205, 28, 150, 75, 52, 265, 180, 5, 95, 230, 300, 120];
 
-/// The content of the picture.
 pub(in crate::render) struct Flame<'a> {
     pub(in crate::render) title: &'a str,
     pub(in crate::render) note: &'a str,
@@ -32,7 +31,6 @@ pub(in crate::render) struct Flame<'a> {
     pub(in crate::render) unknown: &'a [(&'static str, u64)],
 }
 
-/// A shape of the picture.
 struct Shape<'a> {
     class: &'a str,
     name: &'a str,
@@ -204,7 +202,6 @@ fn one_line(name: &str) -> String {
     }
 }
 
-/// Shortens a name to `room` characters.
 fn shortened(name: &str, room: usize) -> String {
     if name.chars().count() <= room {
         return name.to_owned();
