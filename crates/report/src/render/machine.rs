@@ -9,7 +9,7 @@ use isotherm_engine::units::{format_bytes, format_share};
 
 use super::page::escape;
 use super::{Render, Style, or_empty, page};
-use crate::machine::{ClassMemory, MachineReport, MemoryClass};
+use crate::machine::{ClassMemory, MachineCache, MachineReport, MemoryClass};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
@@ -17,11 +17,13 @@ use isotherm_render::table::Table;
 use isotherm_render::treemap::{Tile, treemap};
 
 /// Number of processes and groups that text and pages show; JSON and CSV have all.
-pub(super) const SHOWN: usize = 20;
+const SHOWN: usize = 20;
 /// The bounds that text shows, as indices in [`AGE_BOUNDS`]: 5 s, 30 s, 2 min and 10 min.
 const BOUNDS: [usize; 4] = [1, 2, 3, 4];
 /// The age bound from which memory is cold in the picture, as in `prcl`: 5 s.
 const COLD: usize = 1;
+/// Number of scans after which most ages are known: two rounds, and one that the record may end in.
+const NR_LOOKS: u64 = 3;
 
 impl Tabulate for MachineReport {
     /// The columns of a row for each class, zone, process, control group and cached file, and of huge pages.
@@ -166,7 +168,7 @@ impl Render for MachineReport {
     }
 }
 
-pub(super) fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
+fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
     match nr.saturating_sub(SHOWN) {
         0 => Ok(()),
         more => writeln!(out, "and {more} more; --json and --format csv have all"),
@@ -190,7 +192,7 @@ fn ages_of(ages: Option<AgeBytes>, watched: Nanos, style: &Style) -> Vec<String>
 }
 
 /// Builds a table whose rows end in bytes by idle time.
-pub(super) fn table(
+fn table(
     heads: &str,
     rows: impl IntoIterator<Item = (Vec<String>, Option<AgeBytes>)>,
     watched: Nanos,
@@ -365,5 +367,66 @@ impl MachineReport {
             );
         }
         tiles
+    }
+}
+
+impl MachineCache {
+    /// Returns the length of a record with [`NR_LOOKS`] scans that take as long as the last one.
+    fn enough_ns(&self) -> Nanos {
+        Nanos(NR_LOOKS.saturating_mul(self.took_ns.0))
+    }
+
+    fn headline(&self, style: &Style) -> String {
+        format!(
+            "{} of {} files that no process maps: {} active, {} not written yet; seen accessed once: {}, again: {}",
+            style.bytes(self.bytes.total()),
+            self.nr_files,
+            style.bytes(self.bytes.active),
+            style.bytes(self.bytes.dirty),
+            style.bytes(self.bytes.used_once),
+            style.bytes(self.bytes.used_again),
+        )
+    }
+
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nPage cache at {} (a look at all of it took {}): {}",
+            style.duration(self.time_ns),
+            style.duration(self.took_ns),
+            self.headline(style)
+        )?;
+        if 2 * self.bytes.ages.unknown > self.bytes.total() {
+            writeln!(
+                out,
+                "More than half of it is of unknown age: ages are known from the second look on. Record for {} or \
+                 longer, or raise --cpu-budget.",
+                style.duration(self.enough_ns())
+            )?;
+        }
+        self.group_table(style).write(out)?;
+        tell_more(self.groups.len(), out)?;
+        writeln!(out, "\nThe largest cached files:")?;
+        self.file_table(style).write(out)?;
+        tell_more(self.files.len(), out)
+    }
+
+    fn group_table(&self, style: &Style) -> Table {
+        let rows = self.groups.iter().take(SHOWN).map(|of| {
+            let name = of.group.clone().unwrap_or_else(|| "not known".into());
+            (
+                vec![name, style.bytes(of.bytes.total())],
+                Some(of.bytes.ages),
+            )
+        });
+        table("GROUP|BYTES>", rows, self.time_ns, style)
+    }
+
+    fn file_table(&self, style: &Style) -> Table {
+        let rows = self.files.iter().take(SHOWN).map(|file| {
+            let row = vec![file.name(), style.bytes(file.bytes.total())];
+            (row, Some(file.bytes.ages))
+        });
+        table("FILE|BYTES>", rows, self.time_ns, style)
     }
 }

@@ -14,7 +14,6 @@ mod heatmap_scale;
 mod heatmap_svg;
 mod idle;
 mod machine;
-mod machine_cache;
 mod over_time;
 pub mod page;
 mod reclaim_curve;
