@@ -157,7 +157,7 @@ fn intern(names: &mut BTreeSet<Arc<str>>, name: &str) -> Arc<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isotherm_record::item::Mapping;
+    use crate::test_records::mapping;
 
     /// Applies changes in turn (`+a 0-4` maps, `-0-4` unmaps), then asks for a range.
     fn check(changes: &[&str], ask: &str, expected: Option<&str>) {
@@ -166,12 +166,7 @@ mod tests {
             let mut parsed = MappingChange::default();
             if let Some(added) = change.strip_prefix('+') {
                 let (name, range) = added.split_once(' ').expect("a name and a range");
-                parsed.added.push(Mapping {
-                    range: range_of(range),
-                    permissions: "rw-p".into(),
-                    name: name.into(),
-                    unreclaimable: None,
-                });
+                parsed.added.push(mapping(range_of(range), name));
             } else {
                 parsed.removed.push(range_of(&change[1..]));
             }
@@ -199,18 +194,11 @@ mod tests {
 
     #[test]
     fn mappings_that_cannot_be_reclaimed_are_known() {
-        let mapping = |range: &str, unreclaimable| Mapping {
-            range: range_of(range),
-            permissions: "rw-p".into(),
-            name: String::new(),
-            unreclaimable,
-        };
+        let mut added = ["0-4", "4-8"].map(|range| mapping(range_of(range), ""));
+        added[1].unreclaimable = Some(Unreclaimable::Locked);
         let mut table = MappingTable::default();
         table.apply(&MappingChange {
-            added: vec![
-                mapping("0-4", None),
-                mapping("4-8", Some(Unreclaimable::Locked)),
-            ],
+            added: added.into(),
             ..MappingChange::default()
         });
         let parts = table.unreclaimable(TargetId(0), range_of("2-6"));

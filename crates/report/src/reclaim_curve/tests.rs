@@ -6,7 +6,7 @@ use isotherm_policy::Unreclaimable;
 use isotherm_record::item::{Mapping, MappingChange};
 
 use super::*;
-use crate::test_records::{at, header};
+use crate::test_records::{at, header, mapping};
 
 /// Builds a report of scans of one block, a second each. Each page has a character: `#` accessed, `.` idle, `?`
 /// unknown, a space absent.
@@ -67,16 +67,6 @@ fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
 }
 
 #[test]
-fn a_stretch_saves_what_is_over_the_threshold_and_costs_a_refault() {
-    // The page is idle for 4 s between two accesses.
-    let report = report(&["#", ".", ".", ".", ".", "#"], None);
-    assert_eq!(at_threshold(&report, 1), (3.0, 1.0));
-    assert_eq!(at_threshold(&report, 3), (1.0, 1.0));
-    assert_eq!(at_threshold(&report, 4), (0.0, 1.0));
-    assert_eq!(at_threshold(&report, 5), (0.0, 0.0));
-}
-
-#[test]
 fn what_idles_to_the_end_costs_nothing() {
     let report = report(&["##", "#.", "#.", "#."], None);
     assert_eq!(at_threshold(&report, 1), (2.0, 0.0));
@@ -110,10 +100,8 @@ fn unknown_is_not_cold() {
 fn unreclaimable_memory_is_never_taken() {
     let first = AddressRange::new(0x20_0000, 0x20_1000);
     let locked = Mapping {
-        range: first,
-        permissions: "rw-p".into(),
-        name: String::new(),
         unreclaimable: Some(Unreclaimable::Locked),
+        ..mapping(first, "")
     };
     let scans = ["##", "..", "..", "##"];
     let report = report_of(&scans, None, vec![locked]);
