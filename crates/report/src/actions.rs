@@ -186,20 +186,15 @@ impl Closed {
             self.since.get_or_insert(time);
             return None;
         }
-        let since = self.since.take()?;
-        self.sum = self.sum + time.since(since);
-        Some(Stopped {
-            from_ns: since,
-            to_ns: time,
-        })
+        let from_ns = self.since.take()?;
+        self.sum = self.sum + time.since(from_ns);
+        let to_ns = time;
+        Some(Stopped { from_ns, to_ns })
     }
 
     /// Returns the stop that still lasts at the end.
-    fn open_end(self, end: Nanos) -> Option<Stopped> {
-        self.since.map(|from_ns| Stopped {
-            from_ns,
-            to_ns: end,
-        })
+    fn open_end(self, to_ns: Nanos) -> Option<Stopped> {
+        self.since.map(|from_ns| Stopped { from_ns, to_ns })
     }
 
     fn until(self, end: Nanos) -> Nanos {
@@ -306,16 +301,13 @@ impl Actions {
             }
         };
         note(&mut guard.limit_ratios, status.limit_ratio, 1e6);
-        let refaults = status.signals.refaults_per_s;
-        note(&mut guard.refaults_seen, refaults, 1e3);
-        guard.slowdown.push(status.signals.slowdown);
-        guard.refaults.push(status.signals.refaults_per_s);
-        let allowed = if status.is_open {
-            status.bytes_per_s
-        } else {
-            Some(0)
-        };
-        if let Some(allowed) = allowed {
+        let signals = &status.signals;
+        note(&mut guard.refaults_seen, signals.refaults_per_s, 1e3);
+        guard.slowdown.push(signals.slowdown);
+        guard.refaults.push(signals.refaults_per_s);
+        if !status.is_open {
+            guard.allowed.push(time, Nanos(1), 0);
+        } else if let Some(allowed) = status.bytes_per_s {
             guard.allowed.push(time, Nanos(1), allowed);
         }
         guard.last = guard.last.max(time);
@@ -351,24 +343,22 @@ impl Accumulate for Actions {
         });
         let mut processes: Vec<ProcessActions> = processes.collect();
         processes.sort_by_key(|of| std::cmp::Reverse((of.applied_bytes, of.tried_bytes)));
-        let schemes = self
-            .schemes
-            .into_iter()
-            .map(|((context, scheme, action), done)| SchemeActions {
-                context,
-                scheme,
-                action,
-                dry_run: done.dry_run,
-                nr_tried: done.sum.nr_tried,
-                tried_bytes: done.sum.sz_tried,
-                applied_bytes: done.sum.sz_applied,
-                took_ns: done.sum.took,
-                moved: done.sum.moved,
-                refused_bytes: done.sum.refused,
-                from_ns: done.from.unwrap_or_default(),
-                to_ns: done.to,
-                series: done.series.points(),
-            });
+        let schemes = self.schemes.into_iter();
+        let schemes = schemes.map(|((context, scheme, action), done)| SchemeActions {
+            context,
+            scheme,
+            action,
+            dry_run: done.dry_run,
+            nr_tried: done.sum.nr_tried,
+            tried_bytes: done.sum.sz_tried,
+            applied_bytes: done.sum.sz_applied,
+            took_ns: done.sum.took,
+            moved: done.sum.moved,
+            refused_bytes: done.sum.refused,
+            from_ns: done.from.unwrap_or_default(),
+            to_ns: done.to,
+            series: done.series.points(),
+        });
         let guards = self.guards.into_iter().map(|(context, mut guard)| {
             let goes_on = guard.processes.open_end(guard.last);
             let room = MOST_STOPS - guard.stopped.len();

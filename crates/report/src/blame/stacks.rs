@@ -34,10 +34,8 @@ impl StackTable {
     pub(super) fn functions(&self, stack: StackId) -> Vec<Function> {
         let mut functions = Vec::new();
         let mut at = stack;
-        while let Some(node) = (at.0 as usize)
-            .checked_sub(1)
-            .and_then(|at| self.nodes.get(at))
-        {
+        let node = |at: StackId| self.nodes.get((at.0 as usize).checked_sub(1)?);
+        while let Some(node) = node(at) {
             self.push(node.frame, &mut functions);
             at = node.caller;
         }
@@ -50,15 +48,12 @@ impl StackTable {
 
     /// Appends a frame's functions, the innermost first.
     fn push(&self, frame: u32, functions: &mut Vec<Function>) {
-        match self.frames.frames.get(frame as usize) {
+        let symbol = self.frames.symbols.get(&frame);
+        let name = match self.frames.frames.get(frame as usize) {
             Some(StackFrame::File { module, offset }) => {
-                let path = self
-                    .frames
-                    .modules
-                    .get(*module as usize)
-                    .map_or("", |module| &module.path);
-                let library = library_of(path);
-                let Some(symbol) = self.frames.symbols.get(&frame) else {
+                let module = self.frames.modules.get(*module as usize);
+                let library = library_of(module.map_or("", |module| &module.path));
+                let Some(symbol) = symbol else {
                     functions.push(Function {
                         name: format!("{library}+{offset:#x}"),
                         library: Some(library),
@@ -66,25 +61,24 @@ impl StackTable {
                     });
                     return;
                 };
-                let names = symbol.inlined.iter().rev().chain([&symbol.name]);
                 let mut line = symbol.file.clone().zip(symbol.line);
-                for name in names {
+                for name in symbol.inlined.iter().rev().chain([&symbol.name]) {
                     functions.push(Function {
                         name: printable(name).into_owned(),
                         library: Some(library.clone()),
                         line: line.take(),
                     });
                 }
+                return;
             }
-            Some(StackFrame::Named(name)) => functions.push(Function::without_file(jit_name(name))),
-            Some(StackFrame::Unnamed { .. }) => {
-                let symbol = self.frames.symbols.get(&frame);
-                let name =
-                    symbol.map_or_else(|| ANONYMOUS.to_owned(), |symbol| jit_name(&symbol.name));
-                functions.push(Function::without_file(name));
-            }
-            Some(StackFrame::Cut) | None => functions.push(Function::without_file(CUT.to_owned())),
-        }
+            Some(StackFrame::Named(name)) => jit_name(name),
+            Some(StackFrame::Unnamed { .. }) => match symbol {
+                Some(symbol) => jit_name(&symbol.name),
+                None => ANONYMOUS.to_owned(),
+            },
+            Some(StackFrame::Cut) | None => CUT.to_owned(),
+        };
+        functions.push(Function::without_file(name));
     }
 }
 
@@ -113,21 +107,19 @@ impl Function {
     /// Returns whether it belongs to a program that runs another language.
     fn is_run_time(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
-        begins_with(library, RUN_TIMES)
-            || self.is_helper()
-                && ["v8::", "Builtins_"]
-                    .iter()
-                    .any(|part| self.name.contains(part))
+        let is_v8 = self.name.contains("v8::") || self.name.contains("Builtins_");
+        begins_with(library, RUN_TIMES) || is_v8 && self.is_helper()
     }
 
     /// Returns whether it allocates for the rest of its run time, interprets, or has no name.
     fn says_nothing(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
         let offset = self.name.strip_prefix(library);
+        let name = self.name_without_types();
         offset.is_some_and(|offset| offset.starts_with("+0x"))
             || RUN_TIME_HELPERS
                 .iter()
-                .any(|helpers| begins_with(self.name_without_types(), helpers))
+                .any(|helpers| begins_with(name, helpers))
     }
 
     fn name_without_types(&self) -> &str {
@@ -203,10 +195,8 @@ fn jit_name(name: &str) -> String {
     if let Some(name) = name.strip_prefix("JS:").and_then(javascript_name) {
         return name;
     }
-    let python = name
-        .strip_prefix("py::")
-        .and_then(|rest| rest.split_once(':'));
-    match python {
+    let python = name.strip_prefix("py::");
+    match python.and_then(|rest| rest.split_once(':')) {
         Some((function, file)) => format!("{function} ({file})"),
         None => name.into_owned(),
     }
@@ -219,11 +209,8 @@ fn javascript_name(name: &str) -> Option<String> {
     let at = files.filter_map(|start| name.find(start)).min();
     let (function, place) = name.split_at_checked(at.or_else(|| name.rfind(' '))?)?;
     let (place, _column) = place.rsplit_once(':')?;
-    let function = if function.is_empty() {
-        "(anonymous)"
-    } else {
-        function
-    };
+    let function = Some(function).filter(|name| !name.is_empty());
+    let function = function.unwrap_or("(anonymous)");
     Some(format!("{function} ({})", place.trim_start()))
 }
 
@@ -260,14 +247,9 @@ mod tests {
         };
         let begin = ["main", "Py_BytesMain", "_PyEval_EvalFrameDefault"];
         let with = |rest: &[&'static str]| [&begin[..], rest].concat();
-        check(
-            &with(&[
-                "PyBytes_FromStringAndSize",
-                "_PyObject_Malloc",
-                "python3.11+0x5f10",
-            ]),
-            "PyBytes_FromStringAndSize",
-        );
+        let bytes = "PyBytes_FromStringAndSize";
+        let unnamed = with(&[bytes, "_PyObject_Malloc", "python3.11+0x5f10"]);
+        check(&unnamed, bytes);
         check(&with(&["list_resize", "PyMem_Realloc"]), "list_resize");
         check(&with(&["_PyObject_Malloc"]), "_PyObject_Malloc");
     }
