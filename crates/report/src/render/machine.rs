@@ -9,7 +9,7 @@ use isotherm_engine::units::{format_bytes, format_share};
 
 use super::page::escape;
 use super::{Render, Style, or_empty, page};
-use crate::machine::{ClassMemory, MachineCache, MachineReport, MemoryClass};
+use crate::machine::{MachineCache, MachineReport, MemoryClass};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
@@ -157,12 +157,10 @@ impl Render for MachineReport {
         }
         if let Some(page_cache) = &self.page_cache {
             let headline = page_cache.headline(&style);
-            html += &page_cache
-                .group_table(&style)
-                .html("Page cache by control group", &headline);
-            html += &page_cache
-                .file_table(&style)
-                .html("Page cache by file", "The largest.");
+            let groups = page_cache.group_table(&style);
+            html += &groups.html("Page cache by control group", &headline);
+            let files = page_cache.file_table(&style);
+            html += &files.html("Page cache by file", "The largest.");
         }
         html
     }
@@ -214,9 +212,8 @@ impl MachineReport {
         };
         values[0] = ages.touched.into();
         for (class, bytes) in ages.idle.into_iter().enumerate() {
-            let starts = class
-                .checked_sub(1)
-                .map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
+            let bound = class.checked_sub(1);
+            let starts = bound.map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
             if bytes > 0 || starts <= self.time_ns {
                 values[1 + class] = bytes.into();
             }
@@ -261,14 +258,14 @@ impl MachineReport {
 
     fn zone_table(&self, style: &Style) -> Table {
         let rows = self.zones.iter().map(|zone| {
-            let bytes = [
-                zone.present_bytes,
-                zone.reserved_bytes,
-                zone.free_bytes,
-                zone.mapped.total(),
+            let row = vec![
+                zone.node.to_string(),
+                zone.zone.clone(),
+                style.bytes(zone.present_bytes),
+                style.bytes(zone.reserved_bytes),
+                style.bytes(zone.free_bytes),
+                style.bytes(zone.mapped.total()),
             ];
-            let mut row = vec![zone.node.to_string(), zone.zone.clone()];
-            row.extend(bytes.map(|bytes| style.bytes(bytes)));
             (row, Some(zone.mapped))
         });
         let heads = "NODE>|ZONE|BYTES>|RESERVED>|FREE>|MAPPED>";
@@ -326,45 +323,32 @@ impl MachineReport {
         let mut tile = |name: String, bytes: u64, ages: Option<&AgeBytes>| {
             let known = ages.map(|ages| ages.total().saturating_sub(ages.unknown));
             let cold = ages.map(|ages| ages.idle_from(COLD));
+            let known = known.filter(|known| 2 * known > bytes).zip(cold);
             tiles.push(Tile {
                 text: format!("{name} · {}", format_bytes(bytes)),
                 weight: bytes,
-                heat: known
-                    .filter(|known| 2 * known > bytes)
-                    .zip(cold)
-                    .map(|(known, cold)| 1.0 - cold as f64 / known.max(1) as f64),
+                heat: known.map(|(known, cold)| 1.0 - cold as f64 / known.max(1) as f64),
             });
         };
         for process in &self.processes {
             let name = process.target.name.clone().unwrap_or_default();
-            let pid = process
-                .target
-                .pid
-                .map(|pid| format!(" ({pid})"))
-                .unwrap_or_default();
-            tile(name + &pid, process.bytes, Some(&process.ages));
+            let pid = process.target.pid.map(|pid| format!(" ({pid})"));
+            let name = name + &pid.unwrap_or_default();
+            tile(name, process.bytes, Some(&process.ages));
         }
-        tile(
-            "several processes".into(),
-            self.several.total(),
-            Some(&self.several),
-        );
-        let is_left = |of: &&ClassMemory| {
-            !matches!(
-                of.class,
-                MemoryClass::Anonymous | MemoryClass::MappedFiles | MemoryClass::Free
-            )
-        };
-        for of in self.classes.iter().filter(is_left) {
+        let several = &self.several;
+        tile("several processes".into(), several.total(), Some(several));
+        for of in &self.classes {
+            if let MemoryClass::Anonymous | MemoryClass::MappedFiles | MemoryClass::Free = of.class
+            {
+                continue;
+            }
             // Shared memory that processes map counts for them.
             let mapped = of.ages.filter(|_| of.class == MemoryClass::SharedMemory);
             let mapped = mapped.map_or(0, |ages| ages.total().saturating_sub(ages.unknown));
             let ages = of.ages.filter(|_| of.class == MemoryClass::PageCache);
-            tile(
-                of.class.name().into(),
-                of.bytes.saturating_sub(mapped),
-                ages.as_ref(),
-            );
+            let bytes = of.bytes.saturating_sub(mapped);
+            tile(of.class.name().into(), bytes, ages.as_ref());
         }
         tiles
     }
@@ -414,10 +398,8 @@ impl MachineCache {
     fn group_table(&self, style: &Style) -> Table {
         let rows = self.groups.iter().take(SHOWN).map(|of| {
             let name = of.group.clone().unwrap_or_else(|| "not known".into());
-            (
-                vec![name, style.bytes(of.bytes.total())],
-                Some(of.bytes.ages),
-            )
+            let row = vec![name, style.bytes(of.bytes.total())];
+            (row, Some(of.bytes.ages))
         });
         table("GROUP|BYTES>", rows, self.time_ns, style)
     }

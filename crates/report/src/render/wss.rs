@@ -50,9 +50,8 @@ impl Render for WssReport {
     }
 
     fn svg(&self) -> String {
-        let plots = self
-            .sets()
-            .map(|set| NamedLine::new(set.target.label(), &set.series));
+        let sets = self.sets();
+        let plots = sets.map(|set| NamedLine::new(set.target.label(), &set.series));
         lines("Working set over time", &self.counted(), plots)
     }
 
@@ -62,12 +61,9 @@ impl Render for WssReport {
         for set in self.sets() {
             let rows = set.percentiles.iter();
             let rows = rows.map(|p| [format!("{} %", p.percent), units::format_bytes(p.value)]);
-            html += &page::table(
-                &set.target.label(),
-                &facts(set, &Style::default()),
-                &["Percentile", "Working set"],
-                rows,
-            );
+            let facts = facts(set, &Style::default());
+            let heads = "Percentile|Working set";
+            html += &Table::of(heads, rows).html(&set.target.label(), &facts);
         }
         html
     }
@@ -81,20 +77,16 @@ impl WssReport {
     fn counted(&self) -> String {
         match self.min_rate {
             None => "Regions with any access.".into(),
-            Some(rate) => format!(
-                "Regions with an access rate of {} or more.",
-                units::format_rate(Some(rate))
-            ),
+            rate => {
+                let rate = units::format_rate(rate);
+                format!("Regions with an access rate of {rate} or more.")
+            }
         }
     }
 
     fn text_of(&self, set: &WorkingSet, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "Working set of {}, {} snapshots",
-            set.target.label(),
-            set.snapshots
-        )?;
+        let (label, snapshots) = (set.target.label(), set.snapshots);
+        writeln!(out, "Working set of {label}, {snapshots} snapshots")?;
         writeln!(out, "{}\n", self.counted())?;
         let bytes = |n: u64| style.bytes(n);
         let values = set.percentiles.iter().map(|p| p.value);
@@ -121,11 +113,8 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
     if let Some(resident) = set.resident_mean_bytes.or(set.rss_mean_bytes) {
         let _ = write!(facts, " of {} resident", bytes(resident));
     }
-    match set.swapped_mean_bytes {
-        Some(swapped) if swapped > 0 => {
-            let _ = write!(facts, ", {} swapped out", bytes(swapped));
-        }
-        _ => {}
+    if let Some(swapped) = set.swapped_mean_bytes.filter(|bytes| *bytes > 0) {
+        let _ = write!(facts, ", {} swapped out", bytes(swapped));
     }
     let addresses = bytes(set.monitored_mean_bytes);
     let _ = match set.resident_mean_bytes {
@@ -133,18 +122,12 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
         None => write!(facts, " ({addresses} monitored)"),
     };
     if set.unknown_mean_bytes > 0 {
-        let _ = write!(
-            facts,
-            "; of another {} nothing is known",
-            bytes(set.unknown_mean_bytes)
-        );
+        let unknown = bytes(set.unknown_mean_bytes);
+        let _ = write!(facts, "; of another {unknown} nothing is known");
     }
     if set.resolution_bytes > 0 {
-        let _ = write!(
-            facts,
-            "; percentiles may be {} too low",
-            bytes(set.resolution_bytes)
-        );
+        let resolution = bytes(set.resolution_bytes);
+        let _ = write!(facts, "; percentiles may be {resolution} too low");
     }
     facts
 }
