@@ -121,16 +121,16 @@ impl Render for ActionsReport {
         let mut rows = Vec::new();
         for scheme in &self.schemes {
             let tried = style.bytes(scheme.tried_bytes);
-            rows.push(vec![name(scheme), "tried".into(), tried]);
+            rows.push([name(scheme), "tried".into(), tried]);
             let applied = style.bytes(scheme.applied_bytes);
-            rows.push(vec![name(scheme), "applied".into(), applied]);
+            rows.push([name(scheme), "applied".into(), applied]);
             for way in &scheme.moved {
                 let what = format!("from node {} to node {}", way.from, way.to);
-                rows.push(vec![name(scheme), what, style.bytes(way.bytes)]);
+                rows.push([name(scheme), what, style.bytes(way.bytes)]);
             }
             for (why, n) in &scheme.refused_bytes {
                 let what = format!("refused: {}", reason(*why));
-                rows.push(vec![name(scheme), what, style.bytes(*n)]);
+                rows.push([name(scheme), what, style.bytes(*n)]);
             }
         }
         html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], rows);
@@ -167,10 +167,8 @@ impl ActionsReport {
         if rows.is_empty() {
             return Ok(());
         }
-        writeln!(
-            out,
-            "\nMoved by the kernel itself meanwhile, by its counters:"
-        )?;
+        let title = "Moved by the kernel itself meanwhile, by its counters:";
+        writeln!(out, "\n{title}")?;
         Table::of("OF|COUNTER|PAGES>", rows).write(out)
     }
 
@@ -222,10 +220,8 @@ impl ActionsReport {
 }
 
 fn name(scheme: &SchemeActions) -> String {
-    let context = scheme
-        .context
-        .as_ref()
-        .map_or_else(String::new, |c| format!("{c}, "));
+    let context = scheme.context.as_ref();
+    let context = context.map_or_else(String::new, |c| format!("{c}, "));
     let dry = if scheme.dry_run { " (dry run)" } else { "" };
     format!("{context}{} {}{dry}", scheme.scheme, scheme.action)
 }
@@ -237,10 +233,8 @@ pub fn reason(why: Refusal) -> String {
 }
 
 fn guard_text(guard: &GuardCourse) -> String {
-    let context = guard
-        .context
-        .as_ref()
-        .map_or_else(String::new, |c| format!(" of {c}"));
+    let context = guard.context.as_ref();
+    let context = context.map_or_else(String::new, |c| format!(" of {c}"));
     let stops = match guard.stops {
         0 => "never stopped the schemes".to_owned(),
         n => {
@@ -259,19 +253,15 @@ fn guard_text(guard: &GuardCourse) -> String {
     let limit_ratio = guard.limit_ratio_max;
     let limit_ratio = limit_ratio.map(|limit_ratio| format!("limit ratio up to {limit_ratio:.2}"));
     let lost = guard.account.map(|account| {
+        let [lost, allowed] = [account.lost, account.allowed].map(units::format_time);
         format!(
-            "targets lost {} of the {} that they might (waits, CPU time, interruptions by acting)",
-            units::format_time(account.lost),
-            units::format_time(account.allowed)
+            "targets lost {lost} of the {allowed} that they might (waits, CPU time, interruptions by acting)"
         )
     });
     let waited = guard.slowdown_mean.zip(guard.slowdown_max);
     let waited = waited.map(|(mean, max)| {
-        format!(
-            "they waited for memory for {} of their time (at most {})",
-            units::format_share(mean),
-            units::format_share(max)
-        )
+        let [mean, max] = [mean, max].map(units::format_share);
+        format!("they waited for memory for {mean} of their time (at most {max})")
     });
     let refaults = guard.refaults_per_s_mean.zip(guard.refaults_per_s_max);
     let refaults =

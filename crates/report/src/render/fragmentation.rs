@@ -63,14 +63,10 @@ impl Render for FragmentationReport {
             }
             text_of(node, style, out)?;
         }
-        if self.left_out_samples > 0 {
-            writeln!(
-                out,
-                "\n{} samples of more nodes are left out",
-                self.left_out_samples
-            )?;
+        match self.left_out_samples {
+            0 => Ok(()),
+            n => writeln!(out, "\n{n} samples of more nodes are left out"),
         }
-        Ok(())
     }
 
     fn svg(&self) -> String {
@@ -151,15 +147,14 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
         score(node.high),
         score(node.low),
     )?;
-    let scores = [
-        node.score_min,
-        node.score_mean,
-        node.score_max,
-        node.score_last,
+    let first = [
+        "score".to_owned(),
+        score(node.score_min),
+        score(node.score_mean),
+        score(node.score_max),
+        score(node.score_last),
+        spark(&in_steps(&node.score), SPARK_WIDTH),
     ];
-    let [min, mean, max, last] = scores.map(score);
-    let course = spark(&in_steps(&node.score), SPARK_WIDTH);
-    let first = ["score".to_owned(), min, mean, max, last, course];
     let orders = node.orders.iter().map(|order| {
         let name = format!("free blocks of {}", style.bytes(order.block_bytes));
         let numbers = [order.min, order.mean, order.max, order.last];
@@ -200,9 +195,8 @@ fn rounds(rounds: &Rounds) -> String {
         return "no round of compaction".into();
     }
     let ended = rounds.ended.iter();
-    let ended: Vec<String> = ended
-        .map(|(why, count)| format!("{count} {}", why.replace('_', " ")))
-        .collect();
+    let ended = ended.map(|(why, count)| format!("{count} {}", why.replace('_', " ")));
+    let ended: Vec<String> = ended.collect();
     format!(
         "{} {} of compaction ({}): {}, {} of CPU time; {} pages looked at to move, {} to move to, {} isolated",
         rounds.count,

@@ -76,13 +76,10 @@ impl Render for BlameDiffReport {
             share: one.before_bytes.abs_diff(one.after_bytes) as f64 / largest as f64,
             colour: None,
         });
-        let [before, after] =
-            [&self.before, &self.after].map(|of| units::format_bytes(of.total_bytes));
-        bars(
-            &self.title(&style),
-            &format!("{before} before, {after} after"),
-            rows,
-        )
+        let totals = [&self.before, &self.after];
+        let [before, after] = totals.map(|of| units::format_bytes(of.total_bytes));
+        let note = format!("{before} before, {after} after");
+        bars(&self.title(&style), &note, rows)
     }
 
     fn html(&self) -> String {
@@ -103,10 +100,8 @@ impl Render for BlameDiffReport {
 
 impl BlameDiffReport {
     fn title(&self, style: &Style) -> String {
-        format!(
-            "{}: what changed",
-            super::blame::title(self.measure, self.at_least_ns, style)
-        )
+        let title = super::blame::title(self.measure, self.at_least_ns, style);
+        format!("{title}: what changed")
     }
 }
 
