@@ -223,16 +223,12 @@ pub(crate) struct Rows {
 
 impl Rows {
     pub(crate) fn new(columns: &[Column]) -> Self {
-        let fields: Vec<Field> = columns
-            .iter()
-            .map(|column| Field::new(column.name, column.kind.data_type(), column.is_nullable))
-            .collect();
+        let field = |of: &Column| Field::new(of.name, of.kind.data_type(), of.is_nullable);
+        let fields: Vec<Field> = columns.iter().map(field).collect();
+        let builders = columns.iter().map(|column| Builder::new(column.kind));
         Self {
             schema: Arc::new(Schema::new(fields)),
-            columns: columns
-                .iter()
-                .map(|column| Builder::new(column.kind))
-                .collect(),
+            columns: builders.collect(),
             held: 0,
         }
     }

@@ -19,18 +19,16 @@ impl Use {
         for region in &snapshot.regions {
             sum.totals.add(region);
             let counts = least.is_none_or(|least| region.nr_accesses.is_some_and(|n| n >= least));
-            if counts {
-                // A rate of zero admits regions that nothing touched, where the source knows of
-                // addresses only.
-                let is_idle = region.memory.is_none() && region.nr_accesses == Some(0.0);
-                let all = is_idle && least.is_some();
-                let bytes = if all {
-                    region.range.len()
-                } else {
-                    region.touched()
-                };
-                sum.working_set = sum.working_set.saturating_add(bytes);
+            if !counts {
+                continue;
             }
+            // A rate of zero admits regions that nothing touched, where the source knows of addresses only.
+            let is_idle = region.memory.is_none() && region.nr_accesses == Some(0.0);
+            let bytes = match least {
+                Some(_) if is_idle => region.range.len(),
+                _ => region.touched(),
+            };
+            sum.working_set = sum.working_set.saturating_add(bytes);
         }
         sum
     }

@@ -141,16 +141,13 @@ impl Axis {
             let first_row = self.rows();
             for row in 1..=count as u64 {
                 let even = u128::from(shown) * u128::from(row) / count as u128;
-                let bound = if row == count as u64 {
-                    shown
-                } else {
-                    even as u64 / PAGE_SIZE * PAGE_SIZE
-                };
-                self.bounds.push(offset + bound);
+                let is_last = row == count as u64;
+                let page = even as u64 / PAGE_SIZE * PAGE_SIZE;
+                self.bounds
+                    .push(offset + if is_last { shown } else { page });
             }
-            let before = first
-                .checked_sub(1)
-                .map(|before| self.runs[before].range.end);
+            let before = first.checked_sub(1);
+            let before = before.map(|before| self.runs[before].range.end);
             self.segments.push(Segment {
                 first_row,
                 rows: count,
@@ -218,13 +215,8 @@ mod tests {
                 let _ = write!(shown, "~{}~ ", segment.gap_before_bytes / PAGE_SIZE);
             }
             for row in segment.first_row..segment.first_row + segment.rows {
-                let range = axis.row_range(row);
-                let _ = write!(
-                    shown,
-                    "{}-{} ",
-                    range.start / PAGE_SIZE,
-                    range.end / PAGE_SIZE
-                );
+                let AddressRange { start, end } = axis.row_range(row);
+                let _ = write!(shown, "{}-{} ", start / PAGE_SIZE, end / PAGE_SIZE);
             }
         }
         assert_eq!(shown.trim_end(), expected);
@@ -259,15 +251,9 @@ mod tests {
 
     #[test]
     fn more_gaps_than_segments_are_cut_out_silently() {
-        check(
-            &[(0, 4), (100, 104), (300, 304), (900, 904)],
-            4,
-            "0-4 100-104 300-304 900-904",
-        );
-        check(
-            &[(0, 4), (100, 104), (300, 304), (900, 904)],
-            8,
-            "0-2 2-4 100-102 102-104 300-302 302-304 ~596~ 900-902 902-904",
-        );
+        let covered = [(0, 4), (100, 104), (300, 304), (900, 904)];
+        check(&covered, 4, "0-4 100-104 300-304 900-904");
+        let marked = "0-2 2-4 100-102 102-104 300-302 302-304 ~596~ 900-902 902-904";
+        check(&covered, 8, marked);
     }
 }

@@ -199,12 +199,10 @@ impl Heatmap {
 
     fn lay(&mut self, snapshot: &Snapshot) {
         let length = snapshot.end.since(snapshot.start).0.max(1);
-        let start = if let Some(start) = self.start {
-            start
-        } else {
+        let start = self.start.unwrap_or(snapshot.start);
+        if self.start.replace(start).is_none() {
             self.width = Nanos(length);
-            *self.start.insert(snapshot.start)
-        };
+        }
         let from = snapshot.start.since(start).0;
         let to = from.saturating_add(length);
         while (to - 1) / self.width.0 >= self.options.columns_read as u64 {
@@ -372,7 +370,6 @@ impl Accumulate for Heatmap {
         let start = self.start.unwrap_or_default();
         let start_ns = self.context.offset(start);
         let targets = self.take_largest();
-        let targets_left_out = self.targets_left_out;
         let many = targets.len().saturating_sub(3).max(1);
         let rows = (self.options.rows / many).max(self.options.rows.min(100));
         let targets = targets
@@ -387,16 +384,15 @@ impl Accumulate for Heatmap {
             column_ns: self.width.0 as f64 * read as f64 / columns.max(1) as f64,
             columns,
             targets,
-            targets_left_out,
+            targets_left_out: self.targets_left_out,
         }
     }
 }
 
 fn size(columns: &[Column]) -> f64 {
     let pieces = columns.iter().flat_map(|column| &column.pieces);
-    pieces
-        .map(|p| (p.end - p.start) as f64 * f64::from(p.known + p.unknown))
-        .sum()
+    let sizes = pieces.map(|p| (p.end - p.start) as f64 * f64::from(p.known + p.unknown));
+    sizes.sum()
 }
 
 #[derive(Clone, Copy, Default)]
