@@ -201,8 +201,8 @@ impl Course {
     }
 
     fn keep_largest(&mut self) {
-        let mut by_size: Vec<(u64, TargetId)> =
-            self.targets.iter().map(|(id, q)| (q.size(), *id)).collect();
+        let by_size = self.targets.iter().map(|(id, of)| (of.size(), *id));
+        let mut by_size: Vec<(u64, TargetId)> = by_size.collect();
         by_size.sort_by(|a, b| b.cmp(a));
         for (_, target) in by_size.iter().skip(MOST_TARGETS) {
             self.targets.remove(target);
@@ -233,12 +233,10 @@ impl Accumulate for Course {
         let round = self.rounds.close();
         self.push_round(round);
         self.keep_largest();
-        let mut targets: Vec<(TargetId, Quantities)> =
-            std::mem::take(&mut self.targets).into_iter().collect();
+        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
         targets.sort_by_key(|(_, quantities)| std::cmp::Reverse(quantities.size()));
-        let targets = targets
-            .into_iter()
-            .map(|(id, quantities)| quantities.finish(self.context.target_info(id)));
+        let targets = targets.into_iter();
+        let targets = targets.map(|(id, of)| of.finish(self.context.target_info(id)));
         CourseReport {
             targets: targets.collect(),
             record: self.context.record_info(),
@@ -291,12 +289,9 @@ mod tests {
     fn of_many_targets_the_largest_stay_and_the_sum_is_of_all() {
         let mut course = Course::new(&header(), Scope::default());
         for target in 0..1000 {
-            let picture = if target == 500 {
-                "[0,100)=9"
-            } else {
-                "[0,1)=9"
-            };
-            course.push(&Item::Snapshot(snapshot_at(target, 0, 1000, picture)));
+            let pages = if target == 500 { 100 } else { 1 };
+            let picture = format!("[0,{pages})=9");
+            course.push(&Item::Snapshot(snapshot_at(target, 0, 1000, &picture)));
         }
         let found = course.finish();
         assert_eq!(found.targets.len(), MOST_TARGETS);

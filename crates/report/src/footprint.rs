@@ -85,13 +85,12 @@ impl Footprint {
         let offset = self.context.offset(usage.time);
         let one = Nanos(1);
         for (bytes, series) in [(&usage.rss, &mut self.rss), (&usage.swap, &mut self.swap)] {
-            let mut admitted = bytes
+            let bytes = bytes
                 .iter()
-                .filter(|(target, _)| self.context.admits_target(TargetId(**target)))
-                .map(|(_, bytes)| *bytes)
-                .peekable();
-            if admitted.peek().is_some() {
-                series.push(offset, one, admitted.sum());
+                .map(|(target, bytes)| (TargetId(*target), *bytes));
+            let admitted = bytes.filter(|(target, _)| self.context.admits_target(*target));
+            if let Some(sum) = admitted.map(|(_, bytes)| bytes).reduce(|a, b| a + b) {
+                series.push(offset, one, sum);
             }
         }
         if usage.system_total > 0 {

@@ -29,11 +29,7 @@ fn regions() -> impl Strategy<Value = Vec<RegionSnapshot>> {
             let share = |whole: u64, share: f64| (whole as f64 * share) as u64;
             let resident = share(range.len(), shares[0]);
             let is_accessed = accesses.is_some_and(|n| n > 0);
-            let touched = if is_accessed {
-                share(resident, shares[1])
-            } else {
-                0
-            };
+            let touched = share(resident, shares[1]) * u64::from(is_accessed);
             regions.push(RegionSnapshot {
                 range,
                 nr_accesses: accesses.map(f32::from),
@@ -144,12 +140,9 @@ fn the_rest_of_a_touched_region_is_not_idle_for_long() {
     let mut idle = Idle::new(&header(), Scope::default(), options);
     idle.push(&sparse());
     let memory = &idle.finish().targets[0];
-    let pages: Vec<_> = memory
-        .idle
-        .iter()
-        .map(|i| i.bytes.map(|b| b / PAGE_SIZE))
-        .collect();
-    assert_eq!(pages, [Some(55), Some(55), Some(15), Some(15)]);
+    let pages = memory.idle.iter().map(|i| i.bytes.map(|b| b / PAGE_SIZE));
+    let pages: Vec<Option<u64>> = pages.collect();
+    assert_eq!(pages, [55, 55, 15, 15].map(Some));
     assert_eq!(memory.accessed_bytes / PAGE_SIZE, 10);
     assert_eq!(memory.swapped_bytes, Some(640 * PAGE_SIZE));
     assert_eq!(memory.monitored_bytes, 800 * PAGE_SIZE);

@@ -4,7 +4,7 @@
 //! before committing it.
 
 use crate::Accumulate;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use proptest::prelude::*;
@@ -30,13 +30,10 @@ const ALL: [(ReportFormat, &str); 5] = [
     (ReportFormat::Html, "html"),
 ];
 
-fn golden(name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/golden");
-    directory.join(name)
-}
-
+/// Compares with the golden file, or writes it if the environment requests it.
 fn compare(name: &str, output: &str) {
-    let path = golden(name);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/golden");
+    let path = golden.join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, output).expect("the golden directory is writable");
     }
@@ -77,12 +74,8 @@ fn check(name: &str, report: &impl Render) {
 fn check_output(name: &str, format: ReportFormat, extension: &str, output: &str) {
     match format {
         ReportFormat::Svg | ReportFormat::Html => {
-            let end = if format == ReportFormat::Svg {
-                "</svg>\n"
-            } else {
-                "</html>\n"
-            };
-            assert!(output.ends_with(end), "{name}.{extension} is incomplete");
+            let end = format!("</{extension}>\n");
+            assert!(output.ends_with(&end), "{name}.{extension} is incomplete");
             let elsewhere = output.replace("http://www.w3.org/2000/svg", "");
             for foreign in ["http://", "https://", "NaN", "inf\"", "__ISOTHERM"] {
                 let at = elsewhere.find(foreign);
@@ -348,11 +341,8 @@ fn heatmap_loses_no_access() {
         let length = [10, 40, 100][index as usize / 1000];
         let rate = index % 11;
         let shift = index % 7;
-        let picture = format!(
-            "[0,{})={rate} [{},40)=0 [500,520)=5",
-            10 + shift,
-            10 + shift
-        );
+        let end = 10 + shift;
+        let picture = format!("[0,{end})={rate} [{end},40)=0 [500,520)=5");
         items.push(Item::Snapshot(snapshot_at(0, now, now + length, &picture)));
         now += length;
     }
@@ -379,9 +369,8 @@ fn byte_seconds(item: &Item) -> f64 {
     let seconds = snapshot.end.since(snapshot.start).as_secs_f64();
     let rate = |r| f64::from(snapshot.access_rate(r).unwrap_or(0.0));
     let regions = snapshot.regions.iter();
-    regions
-        .map(|r| r.range.len() as f64 * rate(r) * seconds)
-        .sum()
+    let each = regions.map(|r| r.range.len() as f64 * rate(r) * seconds);
+    each.sum()
 }
 
 /// A build forks thousands of compilers; memory stays bounded, and the report states the number of targets left out.
@@ -421,12 +410,8 @@ fn nothing_recorded_is_said() {
 
 /// Generates content of a foreign record: times that run backwards, regions that overlap, the last address.
 fn wild_snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
-    let region = (
-        any::<u64>(),
-        1_u64..=u64::MAX,
-        any::<Option<u8>>(),
-        any::<u64>(),
-    );
+    let accesses = any::<Option<u8>>();
+    let region = (any::<u64>(), 1_u64..=u64::MAX, accesses, any::<u64>());
     let region = region.prop_map(|(start, size, accesses, age)| RegionSnapshot {
         range: AddressRange::new(start.min(u64::MAX - 1), start.saturating_add(size)),
         nr_accesses: accesses.map(f32::from),

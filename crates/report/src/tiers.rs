@@ -179,28 +179,26 @@ impl Accumulate for Tiers {
                 points: counter.series.points(),
             })
         };
+        let ways = self.moved.iter().filter_map(|way| {
+            Some(WayCourse {
+                from: way.from,
+                to: way.to,
+                bytes: way.bytes,
+                points: self.ways.get(&(way.from, way.to))?.points(),
+            })
+        });
+        let nodes = self.nodes.into_iter().map(|(node, memory)| NodeCourse {
+            node,
+            total_bytes: memory.total,
+            used: memory.used.points(),
+            mapped: memory.mapped.points(),
+            idle: memory.idle.points(),
+        });
         let report = TiersReport {
             record: self.context.record_info(),
             counters: self.counters.into_iter().filter_map(grown).collect(),
-            ways: { self.moved.iter() }
-                .filter_map(|way| {
-                    Some(WayCourse {
-                        from: way.from,
-                        to: way.to,
-                        bytes: way.bytes,
-                        points: self.ways.get(&(way.from, way.to))?.points(),
-                    })
-                })
-                .collect(),
-            nodes: { self.nodes.into_iter() }
-                .map(|(node, memory)| NodeCourse {
-                    node,
-                    total_bytes: memory.total,
-                    used: memory.used.points(),
-                    mapped: memory.mapped.points(),
-                    idle: memory.idle.points(),
-                })
-                .collect(),
+            ways: ways.collect(),
+            nodes: nodes.collect(),
         };
         let has_tiers =
             report.nodes.len() > 1 || !report.ways.is_empty() || !report.counters.is_empty();

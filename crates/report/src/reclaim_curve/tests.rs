@@ -67,13 +67,6 @@ fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
 }
 
 #[test]
-fn what_idles_to_the_end_costs_nothing() {
-    let report = report(&["##", "#.", "#.", "#."], None);
-    assert_eq!(at_threshold(&report, 1), (2.0, 0.0));
-    assert_eq!(report.resident_mean_bytes, 2 * PAGE_SIZE);
-}
-
-#[test]
 fn the_steady_share_leaves_out_the_time_in_which_nothing_could_be_idle_yet() {
     let report = report(&["##", "#.", "#.", "#."], None);
     let steady = |seconds: u64| report.at(Nanos::from_millis(seconds * 1000)).steady_share;
@@ -141,14 +134,11 @@ fn a_page_that_came_back_waits_longer() {
     assert_eq!(at_threshold(&report, 2), (3.0, 3.0));
     let two = Nanos(2_000_000_000);
     let mut backed_off = report.backoff_points.iter();
-    let backed_off = backed_off
-        .find(|point| point.threshold_ns == two)
-        .expect("reported");
-    let saved = backed_off.saved_byte_seconds / PAGE_SIZE as f64;
-    assert_eq!(
-        (saved.round(), (backed_off.refaults_per_s * 13.0).round()),
-        (1.0, 1.0)
-    );
+    let backed_off = backed_off.find(|point| point.threshold_ns == two);
+    let backed_off = backed_off.expect("reported");
+    let saved = (backed_off.saved_byte_seconds / PAGE_SIZE as f64).round();
+    let refaults = (backed_off.refaults_per_s * 13.0).round();
+    assert_eq!((saved, refaults), (1.0, 1.0));
     assert_eq!(backed_off.idle_pages, 1);
 }
 

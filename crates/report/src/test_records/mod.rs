@@ -41,10 +41,8 @@ pub(crate) fn snapshot_at(target: u32, from_ms: u64, to_ms: u64, picture: &str) 
 
 fn region(text: &str) -> RegionSnapshot {
     let (range, facts) = text.split_once('=').expect("[a,b)=n");
-    let (start, end) = range
-        .trim_matches(['[', ')'])
-        .split_once(',')
-        .expect("[a,b)");
+    let range = range.trim_matches(['[', ')']);
+    let (start, end) = range.split_once(',').expect("[a,b)");
     let (accesses, age) = facts.split_once('@').unwrap_or((facts, "0"));
     let page = |text: &str| text.parse::<u64>().expect("a page") * PAGE_SIZE;
     let seconds: u64 = age.parse().expect("an age");
