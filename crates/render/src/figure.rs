@@ -227,10 +227,7 @@ mod tests {
         assert_eq!(changes.ticks(), [-80.0, -60.0, -40.0, -20.0, 0.0, 20.0]);
         assert!(changes.at(-80.0) >= 0.0 && changes.at(20.0) <= 1.0);
         let decades = Axis::logarithmic("us").scale([3.5, 40_000.0].into_iter());
-        assert_eq!(
-            decades.ticks(),
-            [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0]
-        );
+        assert_eq!(decades.ticks(), [1.0, 10.0, 100.0, 1e3, 1e4, 1e5]);
     }
 
     #[test]

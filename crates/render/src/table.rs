@@ -107,9 +107,7 @@ mod tests {
         let mut table = Table::new(&[("NAME", Align::Left), ("BYTES", Align::Right)]);
         table.row(vec!["数据库".into(), "1".into()]);
         table.row(vec!["redis".into(), "20".into()]);
-        assert_eq!(
-            table.text(),
-            "NAME    BYTES\n数据库      1\nredis      20\n"
-        );
+        let wanted = "NAME    BYTES\n数据库      1\nredis      20\n";
+        assert_eq!(table.text(), wanted);
     }
 }

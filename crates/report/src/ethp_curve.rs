@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
-use super::mapping::{ANONYMOUS, MappingTable};
+use super::mapping::{ANONYMOUS, MappingLabel, MappingTable};
 
 const BOUNDS: [f64; 16] = [
     0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1e9,
@@ -214,10 +214,8 @@ impl EthpCurve {
     fn is_anonymous(&self, target: TargetId, block: &PageBlock) -> bool {
         let range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
         let label = self.mappings.label(target, range);
-        label.is_none_or(|label| {
-            &*label.name == ANONYMOUS
-                || label.name.starts_with("[heap")
-                || label.name.starts_with("[anon")
+        label.is_none_or(|MappingLabel { name, .. }| {
+            &*name == ANONYMOUS || name.starts_with("[heap") || name.starts_with("[anon")
         })
     }
 
@@ -468,9 +466,7 @@ mod tests {
         }));
         let report = curve.finish().expect("a scan");
         assert_eq!(report.recorded_huge_mean_bytes, BLOCK_SIZE);
-        assert_eq!(
-            (report.resident_mean_bytes, report.always.waste_mean_bytes),
-            (0, 0)
-        );
+        assert_eq!(report.resident_mean_bytes, 0);
+        assert_eq!(report.always.waste_mean_bytes, 0);
     }
 }

@@ -426,10 +426,9 @@ impl<W: Write + Send> FlatFile<W> {
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_max_row_group_row_count(Some(ROWS_IN_GROUP))
             .build();
-        let writer = ArrowWriter::try_new(output, table.schema(), Some(properties))
-            .map_err(ConvertError::Parquet)?;
+        let writer = ArrowWriter::try_new(output, table.schema(), Some(properties));
         Ok(Self {
-            writer,
+            writer: writer.map_err(ConvertError::Parquet)?,
             table,
             rows: 0,
         })

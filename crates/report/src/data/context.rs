@@ -219,12 +219,11 @@ impl RecordContext {
                 ..TargetInfo::default()
             };
         }
+        let name = start.map(|s| isotherm_record::printable(&s.name).into_owned());
         TargetInfo {
             target: Some(target),
             pid: start.map(|s| s.pid),
-            name: start
-                .map(|s| isotherm_record::printable(&s.name).into_owned())
-                .filter(|n| !n.is_empty()),
+            name: name.filter(|name| !name.is_empty()),
             context: start.and_then(|s| s.context.clone()),
         }
     }

@@ -110,8 +110,8 @@ impl MappingTable {
         target: TargetId,
         range: AddressRange,
     ) -> impl Iterator<Item = (AddressRange, &Arc<str>)> {
-        self.overlapping(target, range)
-            .map(|(part, entry)| (part, &entry.name))
+        let parts = self.overlapping(target, range);
+        parts.map(|(part, entry)| (part, &entry.name))
     }
 
     /// Iterates over the parts of `range` in unreclaimable mappings.
@@ -121,9 +121,7 @@ impl MappingTable {
         range: AddressRange,
     ) -> impl Iterator<Item = AddressRange> {
         let parts = self.overlapping(target, range);
-        parts
-            .filter(|(_, entry)| entry.unreclaimable.is_some())
-            .map(|(part, _)| part)
+        parts.filter_map(|(part, entry)| entry.unreclaimable.map(|_| part))
     }
 
     /// Returns the whole mapping around `part`, or `part` itself where none is known.
