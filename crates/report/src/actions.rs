@@ -14,7 +14,7 @@ use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::series::{Point, Series};
 use isotherm_record::item::{
-    ActionSample, GuardSample, Header, Item, KernelMigrations, TargetActions, UsageSample,
+    ActionSample, GuardSample, Header, Item, KernelMigrations, UsageSample,
 };
 
 /// The largest number of schemes and guards that are kept apart; only a foreign record has more.
@@ -23,7 +23,7 @@ const MOST_STOPS: usize = 1000;
 const MOST_TARGETS: usize = 1 << 16;
 
 /// The work of one scheme.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeActions {
     /// The scheme's context, in a record of several contexts.
@@ -55,7 +55,7 @@ pub struct SchemeActions {
 }
 
 /// The actions on one process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessActions {
     /// The process.
@@ -143,15 +143,13 @@ pub struct Actions {
     guards: BTreeMap<Option<String>, Guard>,
     /// The first and the last values of the kernel's counters.
     migrations: Option<(KernelMigrations, KernelMigrations)>,
-    targets: BTreeMap<TargetId, TargetActions>,
+    targets: BTreeMap<TargetId, ProcessActions>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Scheme {
-    sum: ActionSample,
-    dry_run: bool,
+    sum: SchemeActions,
     from: Option<Nanos>,
-    to: Nanos,
     series: Series,
 }
 
@@ -256,23 +254,23 @@ impl Actions {
         for of in &sample.targets {
             if self.targets.len() < MOST_TARGETS || self.targets.contains_key(&of.target) {
                 let sum = self.targets.entry(of.target).or_default();
-                sum.sz_tried = sum.sz_tried.saturating_add(of.sz_tried);
-                sum.sz_applied = sum.sz_applied.saturating_add(of.sz_applied);
-                add_refused(&mut sum.refused, &of.refused);
+                sum.tried_bytes = sum.tried_bytes.saturating_add(of.sz_tried);
+                sum.applied_bytes = sum.applied_bytes.saturating_add(of.sz_applied);
+                add_refused(&mut sum.refused_bytes, &of.refused);
             }
         }
         let scheme = self.schemes.entry(key).or_default();
         let sum = &mut scheme.sum;
         sum.nr_tried = sum.nr_tried.saturating_add(sample.nr_tried);
-        sum.sz_tried = sum.sz_tried.saturating_add(sample.sz_tried);
-        sum.sz_applied = sum.sz_applied.saturating_add(sample.sz_applied);
-        sum.took = sum.took + sample.took;
+        sum.tried_bytes = sum.tried_bytes.saturating_add(sample.sz_tried);
+        sum.applied_bytes = sum.applied_bytes.saturating_add(sample.sz_applied);
+        sum.took_ns = sum.took_ns + sample.took;
         sum.moved.merge(&sample.moved);
-        add_refused(&mut sum.refused, &sample.refused);
-        scheme.dry_run |= sample.dry_run;
-        scheme.from.get_or_insert(time);
-        scheme.to = scheme.to.max(time);
-        scheme.series.push(time, Nanos(1), sum.sz_applied);
+        add_refused(&mut sum.refused_bytes, &sample.refused);
+        sum.dry_run |= sample.dry_run;
+        sum.from_ns = *scheme.from.get_or_insert(time);
+        sum.to_ns = sum.to_ns.max(time);
+        scheme.series.push(time, Nanos(1), sum.applied_bytes);
     }
 
     fn guard(&mut self, sample: &GuardSample) {
@@ -335,12 +333,13 @@ impl Accumulate for Actions {
         if self.schemes.is_empty() && self.guards.is_empty() {
             return None;
         }
-        let processes = self.targets.iter().map(|(target, sum)| ProcessActions {
-            target: self.context.target_info(*target),
-            tried_bytes: sum.sz_tried,
-            applied_bytes: sum.sz_applied,
-            refused_bytes: sum.refused.clone(),
-        });
+        let processes = self
+            .targets
+            .into_iter()
+            .map(|(target, sum)| ProcessActions {
+                target: self.context.target_info(target),
+                ..sum
+            });
         let mut processes: Vec<ProcessActions> = processes.collect();
         processes.sort_by_key(|of| std::cmp::Reverse((of.applied_bytes, of.tried_bytes)));
         let schemes = self.schemes.into_iter();
@@ -348,16 +347,8 @@ impl Accumulate for Actions {
             context,
             scheme,
             action,
-            dry_run: done.dry_run,
-            nr_tried: done.sum.nr_tried,
-            tried_bytes: done.sum.sz_tried,
-            applied_bytes: done.sum.sz_applied,
-            took_ns: done.sum.took,
-            moved: done.sum.moved,
-            refused_bytes: done.sum.refused,
-            from_ns: done.from.unwrap_or_default(),
-            to_ns: done.to,
             series: done.series.points(),
+            ..done.sum
         });
         let guards = self.guards.into_iter().map(|(context, mut guard)| {
             let goes_on = guard.processes.open_end(guard.last);

@@ -109,19 +109,17 @@ impl Quantities {
     fn size(&self) -> u64 {
         let mean = |series: &Series| series.summary().map_or(0, |(_, mean, _)| mean);
         let resident = self.0[..NR_COUNTS - 1].iter().map(mean);
-        resident
-            .fold(0, u64::saturating_add)
-            .max(mean(&self.0[RSS]))
+        let resident = resident.fold(0, u64::saturating_add);
+        resident.max(mean(&self.0[RSS]))
     }
 
     fn finish(self, target: TargetInfo) -> TargetCourse {
         let quantities = QUANTITIES.into_iter().zip(self.0);
         let quantities = quantities.filter(|(_, series)| !series.is_empty());
+        let quantities = quantities.map(|(name, series)| (name, series.points()));
         TargetCourse {
             target,
-            quantities: quantities
-                .map(|(name, series)| (name, series.points()))
-                .collect(),
+            quantities: quantities.collect(),
         }
     }
 }

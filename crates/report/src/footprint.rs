@@ -85,11 +85,9 @@ impl Footprint {
         let offset = self.context.offset(usage.time);
         let one = Nanos(1);
         for (bytes, series) in [(&usage.rss, &mut self.rss), (&usage.swap, &mut self.swap)] {
-            let bytes = bytes
-                .iter()
-                .map(|(target, bytes)| (TargetId(*target), *bytes));
-            let admitted = bytes.filter(|(target, _)| self.context.admits_target(*target));
-            if let Some(sum) = admitted.map(|(_, bytes)| bytes).reduce(|a, b| a + b) {
+            let of_targets = bytes.iter();
+            let admitted = of_targets.filter(|(id, _)| self.context.admits_target(TargetId(**id)));
+            if let Some(sum) = admitted.map(|(_, bytes)| *bytes).reduce(|a, b| a + b) {
                 series.push(offset, one, sum);
             }
         }

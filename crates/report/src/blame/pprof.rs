@@ -323,10 +323,8 @@ mod tests {
     #[test]
     fn any_name_and_no_stack_make_a_profile() {
         let (profile, samples) = read(&hostile_report());
-        assert_eq!(
-            samples[0].split(" [4096").next(),
-            Some("[no name] (app) :0 < <b>&\"x\" y (app) :0 < a;b (app) :0")
-        );
+        let wanted = "[no name] (app) :0 < <b>&\"x\" y (app) :0 < a;b (app) :0 [4096";
+        assert!(samples[0].starts_with(wanted), "{samples:?}");
         assert_eq!(profile.string_table[0], "");
         let (profile, samples) = read(&BlameReport::default());
         assert!(samples.is_empty() && profile.location.is_empty());

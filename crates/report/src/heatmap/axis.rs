@@ -143,8 +143,8 @@ impl Axis {
                 let even = u128::from(shown) * u128::from(row) / count as u128;
                 let is_last = row == count as u64;
                 let page = even as u64 / PAGE_SIZE * PAGE_SIZE;
-                self.bounds
-                    .push(offset + if is_last { shown } else { page });
+                let bound = if is_last { shown } else { page };
+                self.bounds.push(offset + bound);
             }
             let before = first.checked_sub(1);
             let before = before.map(|before| self.runs[before].range.end);
