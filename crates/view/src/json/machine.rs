@@ -1,5 +1,6 @@
 //! The use of the machine's memory at the last sample, and the memory of its nodes over time.
 
+use isotherm_engine::Nanos;
 use isotherm_engine::frames::{AGE_BOUNDS, AgeBytes};
 use isotherm_report::machine::ClassMemory;
 use isotherm_report::{MachineReport, TiersReport};
@@ -34,7 +35,7 @@ pub(super) fn json(of: &MachineReport) -> Value {
         "used": of.used_bytes,
         "known_use": of.known_use,
         "known_age": of.known_age,
-        "age_bounds_s": AGE_BOUNDS.map(|bound| bound.as_secs_f64()),
+        "age_bounds_s": AGE_BOUNDS.map(Nanos::as_secs_f64),
         "classes": list(&of.classes, class),
         "nodes": nodes,
         "processes": processes,
