@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 
 use super::Accumulate;
-use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::context::{RecordContext, Scope, TargetInfo};
 use super::series::{Point, Series};
 use super::working_set::{Plus, Round, Rounds};
 use isotherm_record::item::{Header, Item, UsageSample};
@@ -51,8 +51,6 @@ pub struct TargetCourse {
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CourseReport {
-    /// The record that the report is based on.
-    pub record: RecordInfo,
     /// Time from the beginning to the last sample.
     pub duration_ns: Nanos,
     /// The course of all targets together.
@@ -223,10 +221,6 @@ impl Accumulate for Course {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
     fn finish(mut self) -> CourseReport {
         let round = self.rounds.close();
         self.push_round(round);
@@ -237,7 +231,6 @@ impl Accumulate for Course {
         let targets = targets.map(|(id, of)| of.finish(self.context.target_info(id)));
         CourseReport {
             targets: targets.collect(),
-            record: self.context.record_info(),
             duration_ns: self.end,
             total: self.total.finish(TargetInfo::all()),
             targets_left_out: self.left_out.len(),

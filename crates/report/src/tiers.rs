@@ -10,7 +10,7 @@ use isotherm_engine::frames::AgeBytes;
 use isotherm_engine::{Nanos, NodeMoves};
 
 use super::Accumulate;
-use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
+use super::context::{RecordContext, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::machine::MachineSample;
@@ -62,8 +62,6 @@ pub struct CounterCourse {
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TiersReport {
-    /// The record that the report is based on.
-    pub record: RecordInfo,
     /// Nodes by number.
     pub nodes: Vec<NodeCourse>,
     /// Moves by node.
@@ -166,10 +164,6 @@ impl Accumulate for Tiers {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
     fn finish(self) -> Option<TiersReport> {
         let grown = |(name, counter): (String, Counter)| {
             let pages = counter.last.saturating_sub(counter.first);
@@ -195,7 +189,6 @@ impl Accumulate for Tiers {
             idle: memory.idle.points(),
         });
         let report = TiersReport {
-            record: self.context.record_info(),
             counters: self.counters.into_iter().filter_map(grown).collect(),
             ways: ways.collect(),
             nodes: nodes.collect(),

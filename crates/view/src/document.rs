@@ -116,11 +116,9 @@ impl Accumulate for Document {
 
     fn end(&mut self, end: RecordEnd) {
         self.heatmap.end(end.clone());
-        self.course.end(end.clone());
         self.overviews.end(end.clone());
         self.actions.end(end.clone());
         self.machine.end(end.clone());
-        self.tiers.end(end.clone());
         self.fragmentation.end(end.clone());
         if let Some(blame) = &mut self.blame {
             blame.end(end);
