@@ -324,12 +324,7 @@ impl Accumulate for EthpCurve {
         self.context.observe(item);
         match item {
             Item::Mappings(change) => self.mappings.apply(change),
-            Item::Pages(pages)
-                if self.context.admits_target(pages.target)
-                    && self.context.admits_time(pages.start) =>
-            {
-                self.scan(pages);
-            }
+            Item::Pages(pages) if self.context.admits_scan(pages) => self.scan(pages),
             Item::TargetExit(exit) => drop(self.targets.remove(&exit.target)),
             _ => {}
         }

@@ -13,11 +13,8 @@ use isotherm_record::item::{Header, Item, UsageSample};
 
 /// One quantity over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "Metric")
-)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Metric"))]
 pub struct FootprintMetric {
     /// Name of the quantity. A process has `rss`, `swap`, `resident` (as the monitor sees it, where it does),
     /// `working_set` and `unknown` (monitored, but of unknown state). The machine has `system_used` (total less free)

@@ -290,12 +290,7 @@ impl Accumulate for ReclaimCurve {
         self.context.observe(item);
         match item {
             Item::Mappings(change) => self.mappings.apply(change),
-            Item::Pages(pages)
-                if self.context.admits_target(pages.target)
-                    && self.context.admits_time(pages.start) =>
-            {
-                self.scan(pages);
-            }
+            Item::Pages(pages) if self.context.admits_scan(pages) => self.scan(pages),
             Item::Calibration(sample) => {
                 let cost = sample.costs.refault_ns;
                 let cost = cost.map(|cost| Nanos(cost.median as u64));

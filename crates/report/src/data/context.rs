@@ -6,7 +6,7 @@ use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use serde::Serialize;
 
-use isotherm_record::Truncation;
+use isotherm_record::{PageSnapshot, Truncation};
 use isotherm_record::item::{Header, Item, TargetStart};
 
 /// The part of a record that a report covers.
@@ -207,6 +207,11 @@ impl RecordContext {
         self.admits_target(snapshot.target)
             && self.scope.from.is_none_or(|from| from < end)
             && self.scope.to.is_none_or(|to| start < to)
+    }
+
+    /// Returns whether the report covers this scan: its target, and the start of its interval.
+    pub(crate) fn admits_scan(&mut self, pages: &PageSnapshot) -> bool {
+        self.admits_target(pages.target) && self.admits_time(pages.start)
     }
 
     /// Describes `target`.

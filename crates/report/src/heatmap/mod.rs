@@ -79,11 +79,8 @@ pub struct HeatmapCell {
 
 /// The addresses of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "Row")
-)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Row"))]
 pub struct HeatmapRow {
     /// Range from the first address to the last; parts cut out of the axis may lie between.
     #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Ends"))]
