@@ -6,8 +6,8 @@ use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use serde::Serialize;
 
-use isotherm_record::{PageSnapshot, Truncation};
 use isotherm_record::item::{Header, Item, TargetStart};
+use isotherm_record::{PageSnapshot, Truncation};
 
 /// The part of a record that a report covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
