@@ -255,7 +255,7 @@ fn legend(scale: &Scale, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         let steps = scale.steps().chain([(None, UNKNOWN)]);
         let named = |most: Option<f32>| most.map_or_else(|| "unknown".to_owned(), rate);
         let entries = steps.map(|(most, c)| entry(c.into(), 1, &named(most)));
-        (", up to:", entries.collect())
+        (", up to:", entries.collect::<Vec<_>>())
     } else {
         let ticks = TICKS.map(|tick| swatch(colour::of_rate(tick), "██", &rate(tick)));
         let mut entries = ticks.to_vec();
