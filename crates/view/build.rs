@@ -51,28 +51,21 @@ fn main() -> std::io::Result<()> {
     } else {
         Vec::new()
     };
+    let file = out.join("what-if.wasm.gz");
+    if wasm.is_empty() {
+        return fs::write(file, b"");
+    }
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&wasm)?;
-    let packed = if wasm.is_empty() {
-        Vec::new()
-    } else {
-        packed.finish()?
-    };
-    fs::write(out.join("what-if.wasm.gz"), packed)
+    fs::write(file, packed.finish()?)
 }
 
 /// Builds the module; returns nothing where it cannot be built.
 fn build(root: &Path, target: &Path) -> Vec<u8> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--lib",
-            "--package",
-            "isotherm-what-if",
-        ])
+        .args(["build", "--quiet", "--locked", "--lib"])
+        .args(["--package", "isotherm-what-if"])
         .args(["--profile", "wasm", "--target", TARGET, "--target-dir"])
         .arg(target)
         .current_dir(root);
@@ -82,12 +75,8 @@ fn build(root: &Path, target: &Path) -> Vec<u8> {
         let is_of_cargo =
             name.starts_with("CARGO_") && name != "CARGO_HOME" && !name.starts_with("CARGO_NET");
         let is_of_rust = name.starts_with("RUSTC") || name == "RUSTFLAGS" || name == "CARGO";
-        let is_of_c = name == "TARGET"
-            || name == "HOST"
-            || name == "PROFILE"
-            || name == "OUT_DIR"
-            || name == "OPT_LEVEL"
-            || name == "DEBUG";
+        let of_c = "TARGET HOST PROFILE OUT_DIR OPT_LEVEL DEBUG";
+        let is_of_c = of_c.split(' ').any(|known| known == name);
         if is_of_cargo || is_of_rust || is_of_c {
             cargo.env_remove(&name);
         }

@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use crate::page::escape;
-use crate::plot::{LINES as SERIES_STYLES, open as open_svg};
+use crate::plot::{LINES as SERIES_STYLES, WIDTH, open_titled};
 
-const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 24.0;
@@ -42,7 +41,6 @@ pub struct Plot {
     pub y: Axis,
 }
 
-/// The extent of an axis, as it is drawn.
 struct Scale {
     from: f64,
     to: f64,
@@ -137,11 +135,8 @@ impl PlotPlaces {
 impl Plot {
     /// Draws the picture.
     pub fn draw(&self, series: &[PlotSeries]) -> String {
-        let points: Vec<(f64, f64)> = series
-            .iter()
-            .flat_map(|s| s.points.iter().copied())
-            .collect();
-        let (mut svg, places) = self.open(&points);
+        let points = series.iter().flat_map(|s| s.points.iter().copied());
+        let (mut svg, places) = self.open(&points.collect::<Vec<_>>());
         for (index, series) in series.iter().enumerate() {
             draw_series(&mut svg, index, series, |point| places.of(point));
         }
@@ -152,15 +147,8 @@ impl Plot {
     pub fn open(&self, points: &[(f64, f64)]) -> (String, PlotPlaces) {
         let x = self.x.scale(points.iter().map(|p| p.0));
         let y = self.y.scale(points.iter().map(|p| p.1));
-        let mut svg = open_svg(WIDTH, HEIGHT, &self.title);
-        let _ = writeln!(
-            svg,
-            "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>",
-            escape(&self.title),
-            escape(&self.note)
-        );
-        let right = WIDTH - RIGHT;
-        let bottom = HEIGHT - BOTTOM;
+        let mut svg = open_titled(HEIGHT, &self.title, &self.note);
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         for tick in y.ticks() {
             let up = bottom - (bottom - TOP) * y.at(tick);
             let _ = writeln!(
@@ -201,13 +189,11 @@ fn draw_series(
     let mut path = String::new();
     for (number, point) in series.points.iter().enumerate() {
         let (x, y) = place(*point);
-        let command = if series.is_line && number > 0 {
-            'L'
-        } else {
-            'M'
+        let _ = match (series.is_line, number) {
+            (true, 0) => write!(path, "M{x:.1} {y:.1}"),
+            (true, _) => write!(path, "L{x:.1} {y:.1}"),
+            (false, _) => write!(path, "M{x:.1} {y:.1}h.01"),
         };
-        let dot = if series.is_line { "" } else { "h.01" };
-        let _ = write!(path, "{command}{x:.1} {y:.1}{dot}");
     }
     let style = if series.is_line {
         format!("stroke-width=\"1.6\" stroke-dasharray=\"{dashes}\"")
@@ -241,10 +227,7 @@ mod tests {
         assert_eq!(changes.ticks(), [-80.0, -60.0, -40.0, -20.0, 0.0, 20.0]);
         assert!(changes.at(-80.0) >= 0.0 && changes.at(20.0) <= 1.0);
         let decades = Axis::logarithmic("us").scale([3.5, 40_000.0].into_iter());
-        assert_eq!(
-            decades.ticks(),
-            [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0]
-        );
+        assert_eq!(decades.ticks(), [1.0, 10.0, 100.0, 1e3, 1e4, 1e5]);
     }
 
     #[test]

@@ -83,7 +83,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Formats a value for people.
     fn show(self, value: u64) -> String {
         match self {
             Self::Bytes => units::format_bytes(value),
@@ -232,9 +231,8 @@ pub fn time_ticks(from: Nanos, to: Nanos, most: usize) -> Vec<Nanos> {
         step *= 2;
     }
     let step = step * 1_000_000;
-    (from.0.div_ceil(step)..=to.0 / step)
-        .map(|n| Nanos(n * step))
-        .collect()
+    let ticks = from.0.div_ceil(step)..=to.0 / step;
+    ticks.map(|n| Nanos(n * step)).collect()
 }
 
 /// Draws the names of the lines, in the rows that they need from `y` on, and returns the end of the last row.
@@ -261,7 +259,6 @@ fn legend(lines: &[NamedLine], mut y: f64) -> (String, f64) {
     (svg, y)
 }
 
-/// The scales of times and values on the picture.
 struct Frame {
     unit: Unit,
     left: f64,
@@ -397,10 +394,8 @@ mod tests {
             let ticks = time_ticks(Nanos::from_millis(from), Nanos::from_millis(to), most);
             ticks.iter().map(|t| t.0 / 1_000_000).collect()
         };
-        assert_eq!(
-            seconds(0, 8_000, 8),
-            [0, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000]
-        );
+        let every_second: Vec<u64> = (0..=8).map(|second| second * 1000).collect();
+        assert_eq!(seconds(0, 8_000, 8), every_second);
         assert_eq!(seconds(100, 350, 3), [100, 200, 300]);
         assert!(seconds(0, 1_000_000_000_000, 8).len() <= 9);
         assert_eq!(seconds(5, 5, 8), [5]);

@@ -89,7 +89,6 @@ impl Table {
     }
 }
 
-/// Returns the terminal columns that `text` takes.
 fn width_of(text: &str) -> usize {
     // Nearly all fields are ASCII, and long records have millions of them.
     if text.is_ascii() {
@@ -108,9 +107,7 @@ mod tests {
         let mut table = Table::new(&[("NAME", Align::Left), ("BYTES", Align::Right)]);
         table.row(vec!["数据库".into(), "1".into()]);
         table.row(vec!["redis".into(), "20".into()]);
-        assert_eq!(
-            table.text(),
-            "NAME    BYTES\n数据库      1\nredis      20\n"
-        );
+        let wanted = "NAME    BYTES\n数据库      1\nredis      20\n";
+        assert_eq!(table.text(), wanted);
     }
 }

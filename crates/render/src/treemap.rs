@@ -34,6 +34,15 @@ struct Rect {
     height: f64,
 }
 
+const fn rect(x: f64, y: f64, width: f64, height: f64) -> Rect {
+    Rect {
+        x,
+        y,
+        width,
+        height,
+    }
+}
+
 /// Draws the picture.
 pub fn treemap(title: &str, note: &str, tiles: &[Tile]) -> String {
     let mut svg = open_titled(TOP + HEIGHT + MARGIN, title, note);
@@ -43,12 +52,7 @@ pub fn treemap(title: &str, note: &str, tiles: &[Tile]) -> String {
         .collect();
     shown.sort_by_key(|tile| std::cmp::Reverse(tile.weight));
     let weights: Vec<f64> = shown.iter().map(|tile| tile.weight as f64).collect();
-    let whole = Rect {
-        x: MARGIN,
-        y: TOP,
-        width: WIDTH - 2.0 * MARGIN,
-        height: HEIGHT,
-    };
+    let whole = rect(MARGIN, TOP, WIDTH - 2.0 * MARGIN, HEIGHT);
     for (tile, rect) in shown.iter().zip(squarified(&weights, whole)) {
         draw(tile, rect, &mut svg);
     }
@@ -105,19 +109,9 @@ fn squarified(weights: &[f64], mut whole: Rect) -> Vec<Rect> {
         for area in row {
             let length = area / depth.max(f64::MIN_POSITIVE);
             rects.push(if whole.width >= whole.height {
-                Rect {
-                    x: whole.x,
-                    y: whole.y + at,
-                    width: depth,
-                    height: length,
-                }
+                rect(whole.x, whole.y + at, depth, length)
             } else {
-                Rect {
-                    x: whole.x + at,
-                    y: whole.y,
-                    width: length,
-                    height: depth,
-                }
+                rect(whole.x + at, whole.y, length, depth)
             });
             at += length;
         }
@@ -151,13 +145,7 @@ mod tests {
     fn rectangles_have_their_sizes_and_fill_the_whole() {
         // The paper's example.
         let weights = [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0];
-        let whole = Rect {
-            x: 0.0,
-            y: 0.0,
-            width: 6.0,
-            height: 4.0,
-        };
-        let rects = squarified(&weights, whole);
+        let rects = squarified(&weights, rect(0.0, 0.0, 6.0, 4.0));
         for (weight, rect) in weights.iter().zip(&rects) {
             assert!((rect.width * rect.height - weight).abs() < 1e-9, "{rect:?}");
             let inside = rect.x >= -1e-9
@@ -166,41 +154,14 @@ mod tests {
                 && rect.y + rect.height <= 4.0 + 1e-9;
             assert!(inside, "{rect:?}");
         }
-        assert_eq!(
-            rects[0],
-            Rect {
-                x: 0.0,
-                y: 0.0,
-                width: 3.0,
-                height: 2.0
-            }
-        );
-        assert_eq!(
-            rects[1],
-            Rect {
-                x: 0.0,
-                y: 2.0,
-                width: 3.0,
-                height: 2.0
-            }
-        );
+        assert_eq!(rects[0], rect(0.0, 0.0, 3.0, 2.0));
+        assert_eq!(rects[1], rect(0.0, 2.0, 3.0, 2.0));
     }
 
     #[test]
     fn nothing_makes_an_empty_picture() {
         let svg = treemap("a", "b", &[]);
         assert!(svg.ends_with("</svg>\n") && !svg.contains("<g>"), "{svg}");
-        assert!(
-            squarified(
-                &[],
-                Rect {
-                    x: 0.0,
-                    y: 0.0,
-                    width: 1.0,
-                    height: 1.0
-                }
-            )
-            .is_empty()
-        );
+        assert!(squarified(&[], rect(0.0, 0.0, 1.0, 1.0)).is_empty());
     }
 }

@@ -149,21 +149,6 @@ pub struct Totals {
     pub swapped_bytes: Option<u64>,
 }
 
-impl Totals {
-    /// Builds the totals of regions with `hot` hot bytes among their touched ones.
-    fn new(hot: u64, all: MemoryTotals) -> Self {
-        Self {
-            hot_bytes: hot,
-            cold_bytes: all.touched.saturating_sub(hot),
-            idle_bytes: all.untouched,
-            unknown_bytes: all.unknown,
-            monitored_bytes: all.addresses,
-            resident_bytes: all.known_resident(),
-            swapped_bytes: all.known_swapped(),
-        }
-    }
-}
-
 /// Totals of the admitted regions of all mappings with one name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -221,7 +206,7 @@ pub struct AccessReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Access {
     context: RecordContext,
     options: AccessOptions,
@@ -233,16 +218,15 @@ pub struct Access {
 impl Access {
     /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: AccessOptions) -> Self {
-        let latest = Latest::until(match options.which {
+        let at = match options.which {
             Which::At(at) => Some(at),
             _ => None,
-        });
+        };
         Self {
             context: RecordContext::new(header, scope),
+            latest: Latest::until(at),
             options,
-            mappings: MappingTable::default(),
-            latest,
-            counted: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -297,11 +281,9 @@ impl Access {
     /// Returns the last tables, and the number of targets that had ended before.
     pub fn finish(mut self) -> (Vec<AccessTable>, usize) {
         let (kept, ended) = std::mem::take(&mut self.latest).finish();
-        let tables = kept
-            .iter()
-            .map(|kept| self.table(&kept.snapshot, kept.number))
-            .collect();
-        (tables, ended)
+        let tables = kept.iter();
+        let tables = tables.map(|kept| self.table(&kept.snapshot, kept.number));
+        (tables.collect(), ended)
     }
 
     /// Describes the record that the report is based on.
@@ -348,22 +330,20 @@ impl Access {
         let access_rate = snapshot.access_rate(region);
         let rate_fits =
             options.rate.is_open() || access_rate.is_some_and(|rate| options.rate.admit(rate));
-        if !rate_fits
-            || !options.size.admit(region.range.len())
-            || !options.age.admit(region.age_ns)
-        {
+        let size_bytes = region.range.len();
+        let fits = rate_fits && options.size.admit(size_bytes) && options.age.admit(region.age_ns);
+        if !fits {
             return None;
         }
         let mapping = self.mappings.label(snapshot.target, region.range);
         if let Some(part) = &options.mapping {
-            mapping
-                .as_ref()
-                .filter(|m| m.name.contains(part.as_str()))?;
+            let name = &mapping.as_ref()?.name;
+            name.find(part.as_str())?;
         }
         Some(Row {
             start,
             end,
-            size_bytes: region.range.len(),
+            size_bytes,
             access_rate,
             age_ns: region.age_ns,
             age_intervals: region.age,
@@ -373,7 +353,6 @@ impl Access {
     }
 }
 
-/// Totals of some regions.
 #[derive(Debug, Default)]
 struct Sum {
     regions: usize,
@@ -392,7 +371,16 @@ impl Sum {
     }
 
     fn totals(&self) -> Totals {
-        Totals::new(self.hot, self.all)
+        let Self { all, hot, .. } = self;
+        Totals {
+            hot_bytes: *hot,
+            cold_bytes: all.touched.saturating_sub(*hot),
+            idle_bytes: all.untouched,
+            unknown_bytes: all.unknown,
+            monitored_bytes: all.addresses,
+            resident_bytes: all.known_resident(),
+            swapped_bytes: all.known_swapped(),
+        }
     }
 }
 

@@ -14,18 +14,16 @@ use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::series::{Point, Series};
 use isotherm_record::item::{
-    ActionSample, GuardSample, Header, Item, KernelMigrations, TargetActions, UsageSample,
+    ActionSample, GuardSample, Header, Item, KernelMigrations, UsageSample,
 };
 
 /// The largest number of schemes and guards that are kept apart; only a foreign record has more.
 const MOST: usize = 256;
-/// The largest number of stops that are kept one by one.
 const MOST_STOPS: usize = 1000;
-/// The largest number of targets that are kept apart.
 const MOST_TARGETS: usize = 1 << 16;
 
 /// The work of one scheme.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SchemeActions {
     /// The scheme's context, in a record of several contexts.
@@ -57,7 +55,7 @@ pub struct SchemeActions {
 }
 
 /// The actions on one process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessActions {
     /// The process.
@@ -138,22 +136,20 @@ pub struct ActionsReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Actions {
     context: RecordContext,
     schemes: BTreeMap<(Option<String>, u32, String), Scheme>,
     guards: BTreeMap<Option<String>, Guard>,
     /// The first and the last values of the kernel's counters.
     migrations: Option<(KernelMigrations, KernelMigrations)>,
-    targets: BTreeMap<TargetId, TargetActions>,
+    targets: BTreeMap<TargetId, ProcessActions>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Scheme {
-    sum: ActionSample,
-    dry_run: bool,
+    sum: SchemeActions,
     from: Option<Nanos>,
-    to: Nanos,
     series: Series,
 }
 
@@ -188,20 +184,15 @@ impl Closed {
             self.since.get_or_insert(time);
             return None;
         }
-        let since = self.since.take()?;
-        self.sum = self.sum + time.since(since);
-        Some(Stopped {
-            from_ns: since,
-            to_ns: time,
-        })
+        let from_ns = self.since.take()?;
+        self.sum = self.sum + time.since(from_ns);
+        let to_ns = time;
+        Some(Stopped { from_ns, to_ns })
     }
 
     /// Returns the stop that still lasts at the end.
-    fn open_end(self, end: Nanos) -> Option<Stopped> {
-        self.since.map(|from_ns| Stopped {
-            from_ns,
-            to_ns: end,
-        })
+    fn open_end(self, to_ns: Nanos) -> Option<Stopped> {
+        self.since.map(|from_ns| Stopped { from_ns, to_ns })
     }
 
     fn until(self, end: Nanos) -> Nanos {
@@ -209,7 +200,6 @@ impl Closed {
     }
 }
 
-/// Mean and maximum of the measured values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Most {
     sum: f64,
@@ -240,10 +230,7 @@ impl Actions {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            schemes: BTreeMap::new(),
-            guards: BTreeMap::new(),
-            migrations: None,
-            targets: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -267,23 +254,23 @@ impl Actions {
         for of in &sample.targets {
             if self.targets.len() < MOST_TARGETS || self.targets.contains_key(&of.target) {
                 let sum = self.targets.entry(of.target).or_default();
-                sum.sz_tried = sum.sz_tried.saturating_add(of.sz_tried);
-                sum.sz_applied = sum.sz_applied.saturating_add(of.sz_applied);
-                add_refused(&mut sum.refused, &of.refused);
+                sum.tried_bytes = sum.tried_bytes.saturating_add(of.sz_tried);
+                sum.applied_bytes = sum.applied_bytes.saturating_add(of.sz_applied);
+                add_refused(&mut sum.refused_bytes, &of.refused);
             }
         }
         let scheme = self.schemes.entry(key).or_default();
         let sum = &mut scheme.sum;
         sum.nr_tried = sum.nr_tried.saturating_add(sample.nr_tried);
-        sum.sz_tried = sum.sz_tried.saturating_add(sample.sz_tried);
-        sum.sz_applied = sum.sz_applied.saturating_add(sample.sz_applied);
-        sum.took = sum.took + sample.took;
+        sum.tried_bytes = sum.tried_bytes.saturating_add(sample.sz_tried);
+        sum.applied_bytes = sum.applied_bytes.saturating_add(sample.sz_applied);
+        sum.took_ns = sum.took_ns + sample.took;
         sum.moved.merge(&sample.moved);
-        add_refused(&mut sum.refused, &sample.refused);
-        scheme.dry_run |= sample.dry_run;
-        scheme.from.get_or_insert(time);
-        scheme.to = scheme.to.max(time);
-        scheme.series.push(time, Nanos(1), sum.sz_applied);
+        add_refused(&mut sum.refused_bytes, &sample.refused);
+        sum.dry_run |= sample.dry_run;
+        sum.from_ns = *scheme.from.get_or_insert(time);
+        sum.to_ns = sum.to_ns.max(time);
+        scheme.series.push(time, Nanos(1), sum.applied_bytes);
     }
 
     fn guard(&mut self, sample: &GuardSample) {
@@ -312,16 +299,13 @@ impl Actions {
             }
         };
         note(&mut guard.limit_ratios, status.limit_ratio, 1e6);
-        let refaults = status.signals.refaults_per_s;
-        note(&mut guard.refaults_seen, refaults, 1e3);
-        guard.slowdown.push(status.signals.slowdown);
-        guard.refaults.push(status.signals.refaults_per_s);
-        let allowed = if status.is_open {
-            status.bytes_per_s
-        } else {
-            Some(0)
-        };
-        if let Some(allowed) = allowed {
+        let signals = &status.signals;
+        note(&mut guard.refaults_seen, signals.refaults_per_s, 1e3);
+        guard.slowdown.push(signals.slowdown);
+        guard.refaults.push(signals.refaults_per_s);
+        if !status.is_open {
+            guard.allowed.push(time, Nanos(1), 0);
+        } else if let Some(allowed) = status.bytes_per_s {
             guard.allowed.push(time, Nanos(1), allowed);
         }
         guard.last = guard.last.max(time);
@@ -349,32 +333,23 @@ impl Accumulate for Actions {
         if self.schemes.is_empty() && self.guards.is_empty() {
             return None;
         }
-        let processes = self.targets.iter().map(|(target, sum)| ProcessActions {
-            target: self.context.target_info(*target),
-            tried_bytes: sum.sz_tried,
-            applied_bytes: sum.sz_applied,
-            refused_bytes: sum.refused.clone(),
-        });
+        let processes = self
+            .targets
+            .into_iter()
+            .map(|(target, sum)| ProcessActions {
+                target: self.context.target_info(target),
+                ..sum
+            });
         let mut processes: Vec<ProcessActions> = processes.collect();
         processes.sort_by_key(|of| std::cmp::Reverse((of.applied_bytes, of.tried_bytes)));
-        let schemes = self
-            .schemes
-            .into_iter()
-            .map(|((context, scheme, action), done)| SchemeActions {
-                context,
-                scheme,
-                action,
-                dry_run: done.dry_run,
-                nr_tried: done.sum.nr_tried,
-                tried_bytes: done.sum.sz_tried,
-                applied_bytes: done.sum.sz_applied,
-                took_ns: done.sum.took,
-                moved: done.sum.moved,
-                refused_bytes: done.sum.refused,
-                from_ns: done.from.unwrap_or_default(),
-                to_ns: done.to,
-                series: done.series.points(),
-            });
+        let schemes = self.schemes.into_iter();
+        let schemes = schemes.map(|((context, scheme, action), done)| SchemeActions {
+            context,
+            scheme,
+            action,
+            series: done.series.points(),
+            ..done.sum
+        });
         let guards = self.guards.into_iter().map(|(context, mut guard)| {
             let goes_on = guard.processes.open_end(guard.last);
             let room = MOST_STOPS - guard.stopped.len();

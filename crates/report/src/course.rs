@@ -8,77 +8,49 @@ use std::collections::{BTreeMap, BTreeSet};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 
 use super::Accumulate;
-use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
+use super::context::{RecordContext, Scope, TargetInfo};
 use super::series::{Point, Series};
 use super::working_set::{Plus, Round, Rounds};
 use isotherm_record::item::{Header, Item, UsageSample};
 
 /// The largest number of targets with a course of their own; twice this number while reading.
 pub(crate) const MOST_TARGETS: usize = 64;
-/// The smallest ages of the idle classes.
 pub(crate) const AGES: [Nanos; 3] = [
     Nanos::from_millis(5_000),
     Nanos::from_millis(30_000),
     Nanos::from_millis(120_000),
 ];
 
-/// A quantity over time, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CourseQuantity {
-    /// Resident bytes that were accessed within the interval.
-    Touched,
-    /// Resident bytes that were idle for less than the smallest of [`AGES`].
-    Idle,
-    /// Resident bytes that were idle for this one of [`AGES`] or longer, but not for the next.
-    IdleFor(usize),
-    /// Resident bytes of unknown state.
-    Unknown,
-    /// Swapped out.
-    Swapped,
-    /// RSS as the kernel reported it.
-    Rss,
-    /// Swap as the kernel reported it.
-    Swap,
-}
-
-/// Number of quantities in snapshots.
+/// Names of the quantities: resident bytes that were accessed within the interval, that were idle for less than the
+/// smallest of [`AGES`], and that were idle for each of [`AGES`] but not for the next; resident bytes of unknown state;
+/// swapped-out bytes; RSS and swap as the kernel reported them.
+const QUANTITIES: [&str; NR_COUNTS + 2] = [
+    "touched",
+    "idle",
+    "idle_5s",
+    "idle_30s",
+    "idle_2min",
+    "unknown",
+    "swapped",
+    "rss",
+    "swap",
+];
+/// Number of quantities that snapshots have; the kernel reports the others.
 const NR_COUNTS: usize = 4 + AGES.len();
-
-impl CourseQuantity {
-    const COUNTED: [Self; NR_COUNTS] = [
-        Self::Touched,
-        Self::Idle,
-        Self::IdleFor(0),
-        Self::IdleFor(1),
-        Self::IdleFor(2),
-        Self::Unknown,
-        Self::Swapped,
-    ];
-}
-
-/// A quantity over time.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QuantityCourse {
-    /// The quantity.
-    pub quantity: CourseQuantity,
-    /// The values over time; steps without values are absent.
-    pub points: Vec<Point>,
-}
+const RSS: usize = NR_COUNTS;
 
 /// The course of one target or of all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetCourse {
     /// The target.
     pub target: TargetInfo,
-    /// The quantities in the record.
-    pub quantities: Vec<QuantityCourse>,
+    /// The quantities in the record, by name, in bytes over time; steps without values are absent.
+    pub quantities: Vec<(&'static str, Vec<Point>)>,
 }
 
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CourseReport {
-    /// The record that the report is based on.
-    pub record: RecordInfo,
     /// Time from the beginning to the last sample.
     pub duration_ns: Nanos,
     /// The course of all targets together.
@@ -89,7 +61,7 @@ pub struct CourseReport {
     pub targets_left_out: usize,
 }
 
-/// Bytes of one snapshot, by [`CourseQuantity::COUNTED`].
+/// Bytes of one snapshot, by the first of [`QUANTITIES`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts([u64; NR_COUNTS]);
 
@@ -121,39 +93,28 @@ impl Plus for Counts {
     }
 }
 
+/// The series of [`QUANTITIES`].
 #[derive(Clone, Debug, Default)]
-struct Quantities {
-    counted: [Series; NR_COUNTS],
-    rss: Series,
-    swap: Series,
-}
+struct Quantities([Series; QUANTITIES.len()]);
 
 impl Quantities {
     fn push(&mut self, offset: Nanos, length: Nanos, counts: Counts) {
-        for (series, bytes) in self.counted.iter_mut().zip(counts.0) {
+        for (series, bytes) in self.0.iter_mut().zip(counts.0) {
             series.push(offset, length, bytes);
         }
     }
 
     fn size(&self) -> u64 {
         let mean = |series: &Series| series.summary().map_or(0, |(_, mean, _)| mean);
-        let counted = self.counted[..NR_COUNTS - 1].iter().map(mean);
-        counted.fold(0, u64::saturating_add).max(mean(&self.rss))
+        let resident = self.0[..NR_COUNTS - 1].iter().map(mean);
+        let resident = resident.fold(0, u64::saturating_add);
+        resident.max(mean(&self.0[RSS]))
     }
 
     fn finish(self, target: TargetInfo) -> TargetCourse {
-        let counted = CourseQuantity::COUNTED.into_iter().zip(self.counted);
-        let reported = [
-            (CourseQuantity::Rss, self.rss),
-            (CourseQuantity::Swap, self.swap),
-        ];
-        let quantities = counted
-            .chain(reported)
-            .filter(|(_, series)| !series.is_empty())
-            .map(|(quantity, series)| QuantityCourse {
-                quantity,
-                points: series.points(),
-            });
+        let quantities = QUANTITIES.into_iter().zip(self.0);
+        let quantities = quantities.filter(|(_, series)| !series.is_empty());
+        let quantities = quantities.map(|(name, series)| (name, series.points()));
         TargetCourse {
             target,
             quantities: quantities.collect(),
@@ -162,7 +123,7 @@ impl Quantities {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Course {
     context: RecordContext,
     rounds: Rounds<Counts>,
@@ -179,11 +140,7 @@ impl Course {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            rounds: Rounds::default(),
-            total: Quantities::default(),
-            targets: BTreeMap::new(),
-            left_out: BTreeSet::new(),
-            end: Nanos(0),
+            ..Self::default()
         }
     }
 
@@ -210,25 +167,19 @@ impl Course {
     fn push_usage(&mut self, usage: &UsageSample) {
         let offset = self.context.offset(usage.time);
         self.end = self.end.max(offset);
-        let sums = [&usage.rss, &usage.swap].map(|bytes| {
-            let admitted = bytes
-                .iter()
-                .filter(|(target, _)| self.context.admits_target(TargetId(**target)));
-            let admitted: Vec<(u32, u64)> =
-                admitted.map(|(target, bytes)| (*target, *bytes)).collect();
-            (!admitted.is_empty()).then_some(admitted)
-        });
-        for (which, of_targets) in sums.into_iter().enumerate() {
-            let Some(of_targets) = of_targets else {
+        for (which, bytes) in [&usage.rss, &usage.swap].into_iter().enumerate() {
+            let bytes = bytes.iter().map(|(id, bytes)| (TargetId(*id), *bytes));
+            let admitted = bytes.filter(|(target, _)| self.context.admits_target(*target));
+            let admitted: Vec<(TargetId, u64)> = admitted.collect();
+            if admitted.is_empty() {
                 continue;
-            };
-            let sum = of_targets
-                .iter()
-                .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
-            self.total.reported(which).push(offset, Nanos(1), sum);
-            for (target, bytes) in of_targets {
-                if let Some(own) = self.of(TargetId(target)) {
-                    own.reported(which).push(offset, Nanos(1), bytes);
+            }
+            let sum = admitted.iter().map(|(_, bytes)| *bytes);
+            let sum = sum.fold(0, u64::saturating_add);
+            self.total.0[RSS + which].push(offset, Nanos(1), sum);
+            for (target, bytes) in admitted {
+                if let Some(own) = self.of(target) {
+                    own.0[RSS + which].push(offset, Nanos(1), bytes);
                 }
             }
         }
@@ -246,22 +197,12 @@ impl Course {
     }
 
     fn keep_largest(&mut self) {
-        let mut by_size: Vec<(u64, TargetId)> =
-            self.targets.iter().map(|(id, q)| (q.size(), *id)).collect();
+        let by_size = self.targets.iter().map(|(id, of)| (of.size(), *id));
+        let mut by_size: Vec<(u64, TargetId)> = by_size.collect();
         by_size.sort_by(|a, b| b.cmp(a));
         for (_, target) in by_size.iter().skip(MOST_TARGETS) {
             self.targets.remove(target);
             self.left_out.insert(*target);
-        }
-    }
-}
-
-impl Quantities {
-    fn reported(&mut self, which: usize) -> &mut Series {
-        if which == 0 {
-            &mut self.rss
-        } else {
-            &mut self.swap
         }
     }
 }
@@ -280,23 +221,16 @@ impl Accumulate for Course {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
     fn finish(mut self) -> CourseReport {
         let round = self.rounds.close();
         self.push_round(round);
         self.keep_largest();
-        let mut targets: Vec<(TargetId, Quantities)> =
-            std::mem::take(&mut self.targets).into_iter().collect();
+        let mut targets: Vec<_> = std::mem::take(&mut self.targets).into_iter().collect();
         targets.sort_by_key(|(_, quantities)| std::cmp::Reverse(quantities.size()));
-        let targets = targets
-            .into_iter()
-            .map(|(id, quantities)| quantities.finish(self.context.target_info(id)));
+        let targets = targets.into_iter();
+        let targets = targets.map(|(id, of)| of.finish(self.context.target_info(id)));
         CourseReport {
             targets: targets.collect(),
-            record: self.context.record_info(),
             duration_ns: self.end,
             total: self.total.finish(TargetInfo::all()),
             targets_left_out: self.left_out.len(),
@@ -310,10 +244,14 @@ mod tests {
     use crate::test_records::{header, snapshot_at};
     use isotherm_engine::PAGE_SIZE;
 
-    fn pages(course: &TargetCourse, quantity: CourseQuantity) -> Vec<u64> {
-        let found = course.quantities.iter().find(|q| q.quantity == quantity);
-        let points = found.map(|q| q.points.iter().map(|p| p.mean / PAGE_SIZE).collect());
-        points.unwrap_or_default()
+    fn points<'a>(course: &'a TargetCourse, quantity: &str) -> &'a [Point] {
+        let found = course.quantities.iter().find(|of| of.0 == quantity);
+        found.map_or(&[][..], |(_, points)| points.as_slice())
+    }
+
+    fn pages(course: &TargetCourse, quantity: &str) -> Vec<u64> {
+        let points = points(course, quantity).iter();
+        points.map(|point| point.mean / PAGE_SIZE).collect()
     }
 
     #[test]
@@ -325,27 +263,16 @@ mod tests {
             course.push(&Item::Snapshot(snapshot));
         }
         let found = course.finish();
-        assert_eq!(pages(&found.total, CourseQuantity::Touched), [8]);
-        assert_eq!(pages(&found.total, CourseQuantity::IdleFor(1)), [16]);
-        assert_eq!(pages(&found.total, CourseQuantity::Unknown), [2]);
+        assert_eq!(pages(&found.total, "touched"), [8]);
+        assert_eq!(pages(&found.total, "idle_30s"), [16]);
+        assert_eq!(pages(&found.total, "unknown"), [2]);
         assert_eq!(found.targets.len(), 2);
-        assert_eq!(pages(&found.targets[0], CourseQuantity::IdleFor(1)), [8]);
-        assert_eq!(pages(&found.targets[0], CourseQuantity::Idle), [0]);
-        let idle = found
-            .total
-            .quantities
-            .iter()
-            .find(|q| q.quantity == CourseQuantity::IdleFor(1));
-        let times: Vec<Nanos> = idle
-            .into_iter()
-            .flat_map(|q| &q.points)
-            .map(|p| p.time_ns)
-            .collect();
-        assert_eq!(
-            times,
-            [Nanos::from_millis(1000)],
-            "at the end of the interval, when it had that age"
-        );
+        assert_eq!(pages(&found.targets[0], "idle_30s"), [8]);
+        assert_eq!(pages(&found.targets[0], "idle"), [0]);
+        // The end of the interval, when the memory had that age.
+        let idle = points(&found.total, "idle_30s").iter();
+        let times: Vec<Nanos> = idle.map(|point| point.time_ns).collect();
+        assert_eq!(times, [Nanos::from_millis(1000)]);
         assert_eq!(found.duration_ns, Nanos::from_millis(1000));
     }
 
@@ -353,17 +280,14 @@ mod tests {
     fn of_many_targets_the_largest_stay_and_the_sum_is_of_all() {
         let mut course = Course::new(&header(), Scope::default());
         for target in 0..1000 {
-            let picture = if target == 500 {
-                "[0,100)=9"
-            } else {
-                "[0,1)=9"
-            };
-            course.push(&Item::Snapshot(snapshot_at(target, 0, 1000, picture)));
+            let pages = if target == 500 { 100 } else { 1 };
+            let picture = format!("[0,{pages})=9");
+            course.push(&Item::Snapshot(snapshot_at(target, 0, 1000, &picture)));
         }
         let found = course.finish();
         assert_eq!(found.targets.len(), MOST_TARGETS);
         assert_eq!(found.targets[0].target.target, Some(TargetId(500)));
         assert_eq!(found.targets.len() + found.targets_left_out, 1000);
-        assert_eq!(pages(&found.total, CourseQuantity::Touched), [1099]);
+        assert_eq!(pages(&found.total, "touched"), [1099]);
     }
 }

@@ -144,10 +144,8 @@ impl Figures {
             return;
         }
         for (sum, idle) in self.idle.iter_mut().zip(&target.idle) {
-            sum.bytes = match (sum.bytes, idle.bytes) {
-                (Some(a), Some(b)) => Some(a.saturating_add(b)),
-                (a, b) => a.or(b),
-            };
+            let known = sum.bytes.into_iter().chain(idle.bytes);
+            sum.bytes = known.reduce(u64::saturating_add);
         }
     }
 }

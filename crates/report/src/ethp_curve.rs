@@ -28,9 +28,8 @@ use serde::Serialize;
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
-use super::mapping::{ANONYMOUS, MappingTable};
+use super::mapping::{ANONYMOUS, MappingLabel, MappingTable};
 
-/// The bounds that are tried, as shares of the resident memory.
 const BOUNDS: [f64; 16] = [
     0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1e9,
 ];
@@ -117,7 +116,7 @@ pub struct EthpCurveReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EthpCurve {
     context: RecordContext,
     options: EthpCurveOptions,
@@ -136,16 +135,19 @@ struct Sums {
     resident: f64,
     unknown: f64,
     recorded_huge: f64,
-    /// Pages of huge pages everywhere.
-    always_huge: f64,
-    always_waste: f64,
     touched: f64,
-    huge: [f64; POLICIES],
-    waste: [f64; POLICIES],
-    covered: [f64; POLICIES],
+    /// Huge pages everywhere.
+    always: PolicySums,
+    policies: [PolicySums; POLICIES],
 }
 
-/// A block and the policies under which it is huge.
+#[derive(Clone, Copy, Debug, Default)]
+struct PolicySums {
+    huge: f64,
+    waste: f64,
+    covered: f64,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     is_huge: [bool; POLICIES],
@@ -153,7 +155,6 @@ struct Block {
     scan: u64,
 }
 
-/// The state of a block in a scan.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     block: u64,
@@ -173,13 +174,7 @@ impl EthpCurve {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            mappings: MappingTable::default(),
-            targets: HashMap::new(),
-            sums: Sums::default(),
-            from: None,
-            to: Nanos(0),
-            scanned: Nanos(0),
-            nr_scans: 0,
+            ..Self::default()
         }
     }
 
@@ -219,42 +214,27 @@ impl EthpCurve {
     fn is_anonymous(&self, target: TargetId, block: &PageBlock) -> bool {
         let range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
         let label = self.mappings.label(target, range);
-        label.is_none_or(|label| {
-            &*label.name == ANONYMOUS
-                || label.name.starts_with("[heap")
-                || label.name.starts_with("[anon")
+        label.is_none_or(|MappingLabel { name, .. }| {
+            &*name == ANONYMOUS || name.starts_with("[heap") || name.starts_with("[anon")
         })
     }
 
-    fn point(&self, policy: usize, max_waste: Option<f64>) -> EthpPoint {
-        let sums = &self.sums;
-        self.point_of(
-            max_waste,
-            (sums.huge[policy], sums.waste[policy], sums.covered[policy]),
-        )
-    }
-
-    fn point_of(
-        &self,
-        max_waste: Option<f64>,
-        (huge, waste, covered): (f64, f64, f64),
-    ) -> EthpPoint {
+    fn point(&self, policy: PolicySums, max_waste: Option<f64>) -> EthpPoint {
         let sums = &self.sums;
         EthpPoint {
             max_waste,
-            huge_mean_bytes: self.mean(huge),
-            waste_mean_bytes: self.mean(waste),
-            waste_share: share(waste, sums.resident),
-            waste_of_always: share(waste, sums.always_waste),
-            coverage: share(covered, sums.touched),
+            huge_mean_bytes: self.mean(policy.huge),
+            waste_mean_bytes: self.mean(policy.waste),
+            waste_share: share(policy.waste, sums.resident),
+            waste_of_always: share(policy.waste, sums.always.waste),
+            coverage: share(policy.covered, sums.touched),
         }
     }
 
     /// Converts pages times seconds to mean bytes over time.
     fn mean(&self, page_seconds: f64) -> u64 {
-        let seconds = self
-            .from
-            .map_or(0.0, |from| self.to.since(from).as_secs_f64());
+        let duration = self.from.map(|from| self.to.since(from));
+        let seconds = duration.unwrap_or_default().as_secs_f64();
         (page_seconds / seconds.max(1e-9) * PAGE_SIZE as f64) as u64
     }
 }
@@ -266,20 +246,20 @@ fn share(part: f64, whole: f64) -> f64 {
 impl Sums {
     /// Adds a block during a scan, with the decisions after the scan before.
     fn add(&mut self, seen: &Seen, block: &Block, length_s: f64) {
-        let missing = f64::from(seen.missing()) * length_s;
-        let whole = PAGES_PER_BLOCK as f64 * length_s;
         let touched = f64::from(seen.touched);
+        let add = |sums: &mut PolicySums| {
+            sums.huge += PAGES_PER_BLOCK as f64 * length_s;
+            sums.waste += f64::from(seen.missing()) * length_s;
+            sums.covered += touched;
+        };
         self.resident += f64::from(seen.present) * length_s;
         self.touched += touched;
         if seen.present > 0 {
-            self.always_huge += whole;
-            self.always_waste += missing;
+            add(&mut self.always);
         }
-        for (policy, is_huge) in block.is_huge.iter().enumerate() {
-            if *is_huge {
-                self.huge[policy] += whole;
-                self.waste[policy] += missing;
-                self.covered[policy] += touched;
+        for (sums, is_huge) in self.policies.iter_mut().zip(block.is_huge) {
+            if is_huge {
+                add(sums);
             }
         }
     }
@@ -307,38 +287,28 @@ fn decide(
         let rate = f64::from(seen.touched) / f64::from(seen.present.max(1));
         block.is_huge[UNBOUNDED] |= rate >= ETHP_RATE && seen.present >= ETHP_PRESENT;
         for (policy, is_huge) in block.is_huge.iter().enumerate() {
-            wasted[policy] += if *is_huge {
-                u64::from(seen.missing())
-            } else {
-                0
-            };
+            wasted[policy] += u64::from(seen.missing()) * u64::from(*is_huge);
         }
     }
-    let mut ranked: Vec<Candidate> = all
-        .iter()
-        .filter(|seen| f64::from(seen.touched) >= SAVED_MIN)
-        .map(|seen| Candidate {
-            target,
-            block: seen.block,
-            saved: f64::from(seen.touched),
-            waste: seen.missing(),
-        })
-        .collect();
+    let ranked = all.iter().map(|seen| Candidate {
+        target,
+        block: seen.block,
+        saved: f64::from(seen.touched),
+        waste: seen.missing(),
+    });
+    let ranked = ranked.filter(|candidate| candidate.saved >= SAVED_MIN);
+    let mut ranked: Vec<Candidate> = ranked.collect();
     rank(&mut ranked);
     let bounds = BOUNDS.iter().enumerate();
     for (policy, bound) in bounds.chain(std::iter::once((CHOSEN, &options.max_waste))) {
         // The bound is a share of the memory at that time, waste included.
         let max = (bound * (resident + wasted[policy]) as f64) as u64;
         let room = max.saturating_sub(wasted[policy]);
-        let new: Vec<Candidate> = ranked
-            .iter()
-            .filter(|c| {
-                !blocks
-                    .get(&c.block)
-                    .is_some_and(|block| block.is_huge[policy])
-            })
-            .copied()
-            .collect();
+        let is_new = |candidate: &Candidate| {
+            let block = blocks.get(&candidate.block);
+            block.is_none_or(|block| !block.is_huge[policy])
+        };
+        let new: Vec<Candidate> = ranked.iter().copied().filter(is_new).collect();
         for candidate in fitting(&new, room) {
             if let Some(block) = blocks.get_mut(&candidate.block) {
                 block.is_huge[policy] = true;
@@ -354,12 +324,7 @@ impl Accumulate for EthpCurve {
         self.context.observe(item);
         match item {
             Item::Mappings(change) => self.mappings.apply(change),
-            Item::Pages(pages)
-                if self.context.admits_target(pages.target)
-                    && self.context.admits_time(pages.start) =>
-            {
-                self.scan(pages);
-            }
+            Item::Pages(pages) if self.context.admits_scan(pages) => self.scan(pages),
             Item::TargetExit(exit) => drop(self.targets.remove(&exit.target)),
             _ => {}
         }
@@ -372,8 +337,9 @@ impl Accumulate for EthpCurve {
     fn finish(self) -> Option<EthpCurveReport> {
         let from = self.from?;
         let sums = &self.sums;
-        let always = (sums.always_huge, sums.always_waste, sums.touched);
-        let points = BOUNDS.iter().enumerate();
+        let bounds = BOUNDS.iter().zip(sums.policies);
+        let points =
+            bounds.map(|(bound, sums)| self.point(sums, (*bound <= 1.0).then_some(*bound)));
         Some(EthpCurveReport {
             report: "ethp_curve",
             version: crate::VERSION,
@@ -385,12 +351,10 @@ impl Accumulate for EthpCurve {
             touched_per_scan: sums.touched / self.nr_scans.max(1) as f64,
             idle_ns: self.options.idle,
             never: EthpPoint::default(),
-            always: self.point_of(None, always),
-            unbounded: self.point(UNBOUNDED, None),
-            chosen: self.point(CHOSEN, Some(self.options.max_waste)),
-            points: points
-                .map(|(policy, bound)| self.point(policy, (*bound <= 1.0).then_some(*bound)))
-                .collect(),
+            always: self.point(sums.always, None),
+            unbounded: self.point(sums.policies[UNBOUNDED], None),
+            chosen: self.point(sums.policies[CHOSEN], Some(self.options.max_waste)),
+            points: points.collect(),
             record: self.context.record_info(),
         })
     }
@@ -458,15 +422,9 @@ mod tests {
         near(report.always.coverage, 1.0);
         near(report.unbounded.coverage, after * 512.0 / 544.0);
         near(report.never.coverage, 0.0);
-        let rising = |a: &EthpPoint, b: &EthpPoint| {
-            a.waste_share <= b.waste_share && a.coverage <= b.coverage
-        };
-        assert!(
-            report
-                .points
-                .windows(2)
-                .all(|pair| rising(&pair[0], &pair[1]))
-        );
+        let points = &report.points;
+        assert!(points.is_sorted_by(|a, b| a.waste_share <= b.waste_share));
+        assert!(points.is_sorted_by(|a, b| a.coverage <= b.coverage));
     }
 
     #[test]
@@ -503,9 +461,7 @@ mod tests {
         }));
         let report = curve.finish().expect("a scan");
         assert_eq!(report.recorded_huge_mean_bytes, BLOCK_SIZE);
-        assert_eq!(
-            (report.resident_mean_bytes, report.always.waste_mean_bytes),
-            (0, 0)
-        );
+        assert_eq!(report.resident_mean_bytes, 0);
+        assert_eq!(report.always.waste_mean_bytes, 0);
     }
 }

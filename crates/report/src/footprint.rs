@@ -13,11 +13,8 @@ use isotherm_record::item::{Header, Item, UsageSample};
 
 /// One quantity over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "Metric")
-)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Metric"))]
 pub struct FootprintMetric {
     /// Name of the quantity. A process has `rss`, `swap`, `resident` (as the monitor sees it, where it does),
     /// `working_set` and `unknown` (monitored, but of unknown state). The machine has `system_used` (total less free)
@@ -52,7 +49,7 @@ pub struct FootprintReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Footprint {
     context: RecordContext,
     target: Option<TargetId>,
@@ -77,16 +74,7 @@ impl Footprint {
             context: RecordContext::new(header, scope),
             target: scope.target,
             min_rate,
-            rounds: Rounds::default(),
-            system_total: None,
-            rss: Series::default(),
-            swap: Series::default(),
-            resident: Series::default(),
-            working_set: Series::default(),
-            unknown: Series::default(),
-            system_used: Series::default(),
-            system_unavailable: Series::default(),
-            monitor_rss: Series::default(),
+            ..Self::default()
         }
     }
 
@@ -94,13 +82,10 @@ impl Footprint {
         let offset = self.context.offset(usage.time);
         let one = Nanos(1);
         for (bytes, series) in [(&usage.rss, &mut self.rss), (&usage.swap, &mut self.swap)] {
-            let mut admitted = bytes
-                .iter()
-                .filter(|(target, _)| self.context.admits_target(TargetId(**target)))
-                .map(|(_, bytes)| *bytes)
-                .peekable();
-            if admitted.peek().is_some() {
-                series.push(offset, one, admitted.sum());
+            let of_targets = bytes.iter();
+            let admitted = of_targets.filter(|(id, _)| self.context.admits_target(TargetId(**id)));
+            if let Some(sum) = admitted.map(|(_, bytes)| *bytes).reduce(|a, b| a + b) {
+                series.push(offset, one, sum);
             }
         }
         if usage.system_total > 0 {

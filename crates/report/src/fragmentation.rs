@@ -152,7 +152,7 @@ struct Node {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Fragmentation {
     context: RecordContext,
     nodes: BTreeMap<u32, Node>,
@@ -165,8 +165,7 @@ impl Fragmentation {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            nodes: BTreeMap::new(),
-            left_out: 0,
+            ..Self::default()
         }
     }
 

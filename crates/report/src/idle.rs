@@ -137,12 +137,9 @@ impl Accumulate for Idle {
             Item::Machine(sample) if self.latest.reaches(self.context.offset(sample.time)) => {
                 self.frames.push(sample);
             }
-            Item::Usage(usage) => {
-                let offset = self.context.offset(usage.time);
-                if self.latest.reaches(offset) {
-                    // A target keeps its last value when later samples lack it.
-                    self.rss.extend(&usage.rss);
-                }
+            Item::Usage(usage) if self.latest.reaches(self.context.offset(usage.time)) => {
+                // A target keeps its last value when later samples lack it.
+                self.rss.extend(&usage.rss);
             }
             _ => {}
         }
@@ -208,7 +205,6 @@ struct Sum {
     watched: Nanos,
     totals: MemoryTotals,
     rss: Option<u64>,
-    /// (idle time, bytes)
     idle: Vec<(Nanos, u64)>,
 }
 

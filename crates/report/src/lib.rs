@@ -50,7 +50,7 @@ mod test_records;
 mod tests;
 
 pub use data::{context, mapping, read, series};
-use data::{exact, frames_once, latest, rows, working_set};
+use data::{exact, frames_once, latest, ranges, rows, working_set};
 
 pub use access::{Access, AccessOptions, AccessReport, AccessTable};
 pub use actions::{Actions, ActionsReport};
@@ -84,8 +84,8 @@ pub trait Accumulate {
     /// Takes the next item of the record.
     fn push(&mut self, item: &isotherm_record::Item);
 
-    /// Records the end of a record that is not whole.
-    fn end(&mut self, end: RecordEnd);
+    /// Records the end of a record that is not whole, for a report that describes its record.
+    fn end(&mut self, _end: RecordEnd) {}
 
     /// Returns the report.
     fn finish(self) -> Self::Report;

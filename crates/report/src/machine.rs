@@ -186,7 +186,7 @@ pub struct MachineCacheGroup {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Machine {
     context: RecordContext,
     groups: BTreeMap<TargetId, String>,
@@ -199,9 +199,7 @@ impl Machine {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            groups: BTreeMap::new(),
-            last: None,
-            page_cache: None,
+            ..Self::default()
         }
     }
 }
@@ -234,40 +232,24 @@ impl Accumulate for Machine {
 
     fn finish(self) -> Option<MachineReport> {
         let (time_ns, sample) = self.last.as_ref()?;
-        let nodes: Vec<MachineNode> = { sample.nodes.iter() }
-            .map(|node| {
-                node_of(
-                    node,
-                    sample,
-                    self.page_cache.as_ref().map(|(_, cache)| cache),
-                )
-            })
-            .collect();
+        let cache = self.page_cache.as_ref().map(|(_, cache)| cache);
+        let nodes = sample.nodes.iter().map(|node| node_of(node, sample, cache));
+        let nodes: Vec<MachineNode> = nodes.collect();
         let classes = sum_of(&nodes);
         let bytes_of = |class| {
-            classes
-                .iter()
-                .find(|c| c.class == class)
-                .map_or(0, |c| c.bytes)
+            let of_class = classes.iter().find(|of| of.class == class);
+            of_class.map_or(0, |of| of.bytes)
         };
-        let total_bytes = nodes
-            .iter()
-            .map(|node| node.total_bytes)
-            .fold(0, u64::saturating_add);
+        let total_bytes = saturating_sum(nodes.iter().map(|node| node.total_bytes));
         let used_bytes = total_bytes.saturating_sub(bytes_of(MemoryClass::Free));
-        let seen = { sample.mapped.iter() }.fold(0, |a, m| m.bytes.total().saturating_add(a));
+        let seen = saturating_sum(sample.mapped.iter().map(|of| of.bytes.total()));
         let mapped = [
             MemoryClass::Anonymous,
             MemoryClass::MappedFiles,
             MemoryClass::SharedMemory,
         ];
-        let mapped = mapped
-            .map(bytes_of)
-            .into_iter()
-            .fold(0, u64::saturating_add);
-        let unknown_use = mapped
-            .saturating_sub(seen)
-            .saturating_add(bytes_of(MemoryClass::Other));
+        let unseen = saturating_sum(mapped.map(bytes_of)).saturating_sub(seen);
+        let unknown_use = unseen.saturating_add(bytes_of(MemoryClass::Other));
         let user = classes.iter().filter_map(|class| class.ages.as_ref());
         let user: AgeBytes = user.sum();
         let several = sample.mapped.iter().filter(|of| of.target.is_none());
@@ -346,14 +328,21 @@ fn page_cache(time_ns: Nanos, sample: &CacheSample) -> MachineCache {
         took_ns: sample.took,
         bytes,
         groups,
-        files: { sample.files.iter().cloned() }
-            .map(|file| CachedFile {
-                path: { file.path.as_deref() }.map(|p| isotherm_record::printable(p).into_owned()),
-                ..file
-            })
-            .collect(),
+        files: sample.files.iter().cloned().map(printable_file).collect(),
         nr_files: sample.nr_files,
     }
+}
+
+fn printable_file(file: CachedFile) -> CachedFile {
+    let path = file.path.as_deref();
+    CachedFile {
+        path: path.map(|path| isotherm_record::printable(path).into_owned()),
+        ..file
+    }
+}
+
+fn saturating_sum(bytes: impl IntoIterator<Item = u64>) -> u64 {
+    bytes.into_iter().fold(0, u64::saturating_add)
 }
 
 fn share(part: u64, all: u64) -> f64 {
@@ -390,21 +379,17 @@ fn node_of(
     let cached = { cached.iter() }.filter(|memory| memory.node == node.node);
     let cached: AgeBytes = cached.map(|memory| &memory.bytes.ages).sum();
     let seen = |class: MappedClass| -> AgeBytes {
-        let of_node = sample
-            .mapped
-            .iter()
-            .filter(|m| m.node == node.node && m.class == class);
-        of_node.map(|memory| &memory.bytes).sum()
+        let mapped = sample.mapped.iter();
+        let of_node = mapped.filter(|of| of.node == node.node && of.class == class);
+        of_node.map(|of| &of.bytes).sum()
     };
     let (anonymous, files) = (seen(MappedClass::Anonymous), seen(MappedClass::File));
     let shared = seen(MappedClass::Shared);
     let anonymous_bytes = node.anonymous.max(anonymous.total());
     // Unwritten pages of private mappings are counted as anonymous by their mapping.
     let unwritten = anonymous_bytes - node.anonymous;
-    let mapped = node
-        .mapped
-        .saturating_sub(shared.total())
-        .saturating_sub(unwritten);
+    let mapped = node.mapped.saturating_sub(shared.total());
+    let mapped = mapped.saturating_sub(unwritten);
     let mapped = mapped.min(node.files).max(files.total());
     let cache = node.files.saturating_sub(mapped).saturating_sub(unwritten);
     let user = |class, bytes: u64, ages: AgeBytes| {
@@ -434,9 +419,8 @@ fn node_of(
         kernel(MemoryClass::CompressedSwap, node.compressed_swap),
         kernel(MemoryClass::Hugetlb, node.hugetlb),
     ];
-    let reported = classes
-        .iter()
-        .fold(node.free, |all, class| all.saturating_add(class.bytes));
+    let reported = saturating_sum(classes.iter().map(|class| class.bytes));
+    let reported = node.free.saturating_add(reported);
     // The page cache was counted at the end of its last round, all else now. Memory freed since must not count twice.
     let gone = reported.saturating_sub(node.total);
     if let Some(cache) = { classes.iter_mut() }.find(|c| c.class == MemoryClass::PageCache) {
@@ -444,10 +428,8 @@ fn node_of(
         cache.ages = cache.ages.map(|ages| part_of(&ages, left));
         cache.bytes = left;
     }
-    classes.push(kernel(
-        MemoryClass::Other,
-        node.total.saturating_sub(reported),
-    ));
+    let other = node.total.saturating_sub(reported);
+    classes.push(kernel(MemoryClass::Other, other));
     classes.push(kernel(MemoryClass::Free, node.free));
     MachineNode {
         node: node.node,
@@ -484,7 +466,6 @@ fn zone_of(zone: &ZoneMemory) -> MachineZone {
     }
 }
 
-/// Sums the classes over all nodes.
 fn sum_of(nodes: &[MachineNode]) -> Vec<ClassMemory> {
     let sum = |class| {
         let all = nodes.iter().flat_map(|node| &node.classes);

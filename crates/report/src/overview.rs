@@ -18,7 +18,6 @@ use super::mapping::MappingTable;
 use isotherm_record::item::{CostSample, Header, Item};
 use isotherm_record::machine::ChargedMemory;
 
-/// Idle times for which bytes are counted.
 pub(crate) const IDLE_TIMES: [Nanos; 4] = [
     Nanos::from_millis(1_000),
     IDLE,
@@ -61,18 +60,13 @@ impl TargetOverview {
     /// Returns the bytes idle for [`IDLE`] or longer, as far as they can be memory. Returns `None` if the target was
     /// watched for less than that time.
     pub fn idle_bytes(&self) -> Option<u64> {
-        let idle = self
-            .idle
-            .iter()
-            .find(|idle| idle.at_least_ns == IDLE)?
-            .bytes?;
-        let most = match (self.is_exact, self.resident_bytes) {
-            (false, Some(resident)) => {
-                resident.saturating_sub(self.working_set_bytes.unwrap_or_default())
-            }
-            _ => u64::MAX,
-        };
-        Some(idle.min(most))
+        let mut idle = self.idle.iter();
+        let idle = idle.find(|idle| idle.at_least_ns == IDLE)?.bytes?;
+        let used = self.working_set_bytes.unwrap_or_default();
+        Some(match self.resident_bytes {
+            Some(resident) if !self.is_exact => idle.min(resident.saturating_sub(used)),
+            _ => idle,
+        })
     }
 
     /// Returns the part of [`Self::idle_bytes`] that can be paged out.
@@ -127,11 +121,10 @@ pub struct Overview {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Overviews {
     header: Header,
     context: RecordContext,
-    /// Process ids of targets that have not ended.
     live: BTreeMap<TargetId, u32>,
     latest: Latest,
     mappings: MappingTable,
@@ -155,15 +148,8 @@ impl Overviews {
         Self {
             header: header.clone(),
             context: RecordContext::new(header, scope),
-            live: BTreeMap::new(),
-            latest: Latest::until(None),
-            mappings: MappingTable::default(),
-            working_sets: BTreeMap::new(),
-            rss: BTreeMap::new(),
-            swap: BTreeMap::new(),
             frames: FramesOnce::new(header, scope),
-            end: Nanos(0),
-            costs: None,
+            ..Self::default()
         }
     }
 
@@ -172,19 +158,13 @@ impl Overviews {
         let totals: MemoryTotals = snapshot.totals();
         let interval = snapshot.end.since(snapshot.start);
         let idle_for = |region: &RegionSnapshot| region.age_ns + interval;
-        let longest = snapshot
-            .regions
-            .iter()
-            .filter(|r| r.idle() > 0)
-            .map(idle_for)
-            .max();
+        let idle = snapshot.regions.iter().filter(|r| r.idle() > 0);
+        let longest = idle.map(idle_for).max();
         let watched = snapshot.end.since(kept.watched_since);
         let watched_ns = watched.max(longest.unwrap_or_default());
         let idle = IDLE_TIMES.map(|at_least_ns| {
-            let long = snapshot
-                .regions
-                .iter()
-                .filter(|r| idle_for(r) >= at_least_ns);
+            let regions = snapshot.regions.iter();
+            let long = regions.filter(|region| idle_for(region) >= at_least_ns);
             let bytes = long.fold(0, |sum: u64, region| sum.saturating_add(region.idle()));
             IdleBytes {
                 at_least_ns,
@@ -193,17 +173,14 @@ impl Overviews {
         });
         let id = snapshot.target.0;
         let mean = self.working_sets.get(&snapshot.target);
-        let resident_bytes = totals
-            .known_resident()
-            .or_else(|| self.rss.get(&id).copied());
+        let resident_bytes = totals.known_resident().or(self.rss.get(&id).copied());
+        let swapped_bytes = totals.known_swapped().or(self.swap.get(&id).copied());
         let working_set = mean.map(|mean| (mean.sum / mean.weight).round() as u64);
         TargetOverview {
             target: self.context.target_info(snapshot.target),
             watched_ns: watched,
             resident_bytes,
-            swapped_bytes: totals
-                .known_swapped()
-                .or_else(|| self.swap.get(&id).copied()),
+            swapped_bytes,
             working_set_bytes: working_set.map(|used| used.min(resident_bytes.unwrap_or(u64::MAX))),
             idle: idle.to_vec(),
             unreclaimable_bytes: self.unreclaimable(kept),
@@ -225,9 +202,8 @@ impl Overviews {
 
     fn unreclaimable_of(&self, target: TargetId, region: &RegionSnapshot) -> u64 {
         let parts = self.mappings.unreclaimable(target, region.range);
-        parts
-            .map(|part| region.part(part).idle())
-            .fold(0, u64::saturating_add)
+        let idle = parts.map(|part| region.part(part).idle());
+        idle.fold(0, u64::saturating_add)
     }
 
     fn mappings_of(&self, kept: &Kept) -> Vec<MappingOverview> {
@@ -307,10 +283,8 @@ impl Accumulate for Overviews {
         let mut targets: Vec<TargetOverview> = kept.iter().map(|kept| self.target(kept)).collect();
         let size = |t: &TargetOverview| t.resident_bytes.unwrap_or(t.monitored_bytes);
         targets.sort_by_key(|target| std::cmp::Reverse(size(target)));
-        let mut mappings: Vec<MappingOverview> = kept
-            .iter()
-            .flat_map(|kept| self.mappings_of(kept))
-            .collect();
+        let mappings = kept.iter().flat_map(|kept| self.mappings_of(kept));
+        let mut mappings: Vec<MappingOverview> = mappings.collect();
         mappings.sort_by(|a, b| {
             let key = |m: &MappingOverview| (m.idle_bytes, m.resident_bytes);
             key(b).cmp(&key(a)).then_with(|| a.mapping.cmp(&b.mapping))
@@ -324,13 +298,9 @@ impl Accumulate for Overviews {
         let counts_pages_once = count_once(&mut total, &targets, &self.frames);
         if let [one] = &mut targets[..] {
             // With one target, only pages that KSM has merged would count twice.
-            let target = std::mem::take(&mut one.target);
-            *one = TargetOverview {
-                target,
-                ..total.clone()
-            };
+            let target = std::mem::replace(one, total.clone()).target;
+            one.target = target;
         }
-
         let live: Vec<u32> = self.live.into_values().collect();
         Overview {
             target_options: self.header.target_options(&live),
@@ -371,38 +341,31 @@ fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &F
 
 fn total(targets: &[TargetOverview]) -> TargetOverview {
     let sum = |of: fn(&TargetOverview) -> Option<u64>| -> Option<u64> {
-        targets
-            .iter()
-            .map(of)
-            .try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)))
+        let mut each = targets.iter().map(of);
+        each.try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)))
+    };
+    let sum_known = |of: fn(&TargetOverview) -> u64| -> u64 {
+        targets.iter().map(of).fold(0, u64::saturating_add)
     };
     let idle = IDLE_TIMES.iter().enumerate().map(|(at, &at_least_ns)| {
         let bytes = targets.iter().filter_map(|t| t.idle.get(at)?.bytes);
-        let any = targets
-            .iter()
-            .any(|t| t.idle.get(at).is_some_and(|i| i.bytes.is_some()));
         IdleBytes {
             at_least_ns,
-            bytes: any.then(|| bytes.fold(0, u64::saturating_add)),
+            bytes: bytes.reduce(u64::saturating_add),
         }
     });
+    let watched = targets.iter().map(|t| t.watched_ns);
+    let used = targets.iter().filter_map(|t| t.working_set_bytes);
     TargetOverview {
         target: TargetInfo::all(),
-        watched_ns: targets
-            .iter()
-            .map(|t| t.watched_ns)
-            .max()
-            .unwrap_or_default(),
+        watched_ns: watched.max().unwrap_or_default(),
         resident_bytes: sum(|t| t.resident_bytes),
         swapped_bytes: sum(|t| t.swapped_bytes),
-        working_set_bytes: targets
-            .iter()
-            .filter_map(|t| t.working_set_bytes)
-            .reduce(u64::saturating_add),
+        working_set_bytes: used.reduce(u64::saturating_add),
         idle: idle.collect(),
-        unreclaimable_bytes: sum(|t| Some(t.unreclaimable_bytes)).unwrap_or(0),
-        unknown_bytes: sum(|t| Some(t.unknown_bytes)).unwrap_or(0),
-        monitored_bytes: sum(|t| Some(t.monitored_bytes)).unwrap_or(0),
+        unreclaimable_bytes: sum_known(|t| t.unreclaimable_bytes),
+        unknown_bytes: sum_known(|t| t.unknown_bytes),
+        monitored_bytes: sum_known(|t| t.monitored_bytes),
         is_exact: targets.iter().all(|t| t.is_exact),
     }
 }

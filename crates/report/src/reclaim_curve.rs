@@ -121,16 +121,14 @@ pub struct ReclaimCurveReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReclaimCurve {
     context: RecordContext,
     options: ReclaimCurveOptions,
-    /// The refault cost that the recorder measured.
     measured: Option<Nanos>,
     mappings: MappingTable,
     targets: HashMap<TargetId, Target>,
     counts: Counts,
-    /// The shortest scan interval.
     shortest: Option<Nanos>,
     from: Option<Nanos>,
     to: Nanos,
@@ -141,7 +139,40 @@ pub struct ReclaimCurve {
     unreclaimable_page_seconds: f64,
 }
 
-/// Counts of all idle periods.
+/// The whole that sums over a record refer to.
+#[derive(Clone, Copy)]
+struct Scale {
+    seconds: f64,
+    /// Mean resident bytes.
+    resident: u64,
+    refault_cost: Nanos,
+}
+
+impl Scale {
+    /// Returns the result of a threshold from its sums; `saved` is in pages times seconds.
+    fn point(
+        self,
+        threshold_ns: Nanos,
+        idle_pages: u64,
+        saved: f64,
+        refaults: u64,
+    ) -> ReclaimPoint {
+        let saved = saved * PAGE_SIZE as f64;
+        let saved_share = saved / self.seconds / self.resident.max(1) as f64;
+        let lost_s = refaults as f64 * self.refault_cost.as_secs_f64();
+        ReclaimPoint {
+            threshold_ns,
+            idle_pages,
+            saved_byte_seconds: saved,
+            saved_mean_bytes: (saved / self.seconds) as u64,
+            saved_share,
+            steady_share: steady(saved_share, threshold_ns, self.seconds),
+            refaults_per_s: refaults as f64 / self.seconds,
+            slowdown: lost_s / self.seconds,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Counts {
     stretches: BTreeMap<Nanos, Stretches>,
@@ -155,7 +186,6 @@ struct Stretches {
     went_on: u64,
 }
 
-/// The state of a target's pages.
 #[derive(Clone, Debug, Default)]
 struct Target {
     blocks: HashMap<u64, Block>,
@@ -169,7 +199,6 @@ struct Block {
     /// The last scan of each page that saw an access or an unknown state.
     last: Box<[u32; PAGES_PER_BLOCK]>,
     returned: Box<[Returned; PAGES_PER_BLOCK]>,
-    /// The last scan that contained the block.
     seen: u32,
 }
 
@@ -179,18 +208,7 @@ impl ReclaimCurve {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            measured: None,
-            mappings: MappingTable::default(),
-            targets: HashMap::new(),
-            counts: Counts::default(),
-            shortest: None,
-            from: None,
-            to: Nanos(0),
-            scanned: Nanos(0),
-            nr_scans: 0,
-            resident_page_seconds: 0.0,
-            unknown_page_seconds: 0.0,
-            unreclaimable_page_seconds: 0.0,
+            ..Self::default()
         }
     }
 
@@ -200,13 +218,11 @@ impl ReclaimCurve {
         target.ends.push(pages.end);
         self.from.get_or_insert(pages.start);
         self.to = self.to.max(pages.end);
-        self.scanned = self.scanned + pages.end.since(pages.start);
-        self.nr_scans += 1;
         let length = pages.end.since(pages.start);
-        self.shortest = Some(
-            self.shortest
-                .map_or(length, |shortest| shortest.min(length)),
-        );
+        self.scanned = self.scanned + length;
+        self.nr_scans += 1;
+        let shortest = self.shortest.map_or(length, |known| known.min(length));
+        self.shortest = Some(shortest);
         let length_s = length.as_secs_f64();
         for block in &pages.blocks {
             let range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
@@ -240,7 +256,6 @@ impl ReclaimCurve {
         });
     }
 
-    /// Returns the refault cost and its source.
     fn refault_cost(&self) -> (Nanos, RefaultCostSource) {
         match (self.options.refault_cost, self.measured) {
             (Some(cost), _) => (cost, RefaultCostSource::Given),
@@ -249,7 +264,7 @@ impl ReclaimCurve {
         }
     }
 
-    fn points(&self, seconds: f64, resident: u64, refault_cost: Nanos) -> Vec<ReclaimPoint> {
+    fn points(&self, scale: Scale) -> Vec<ReclaimPoint> {
         // The loop starts at the longest: each point includes all idle periods of its length or longer.
         let (mut refaults, mut pages, mut page_seconds) = (0, 0, 0.0);
         let mut points: Vec<ReclaimPoint> = Vec::with_capacity(self.counts.stretches.len());
@@ -260,18 +275,8 @@ impl ReclaimCurve {
             refaults += stretches.ended_in_access;
             pages += all;
             page_seconds += all as f64 * length.as_secs_f64();
-            let saved = (page_seconds - pages as f64 * length.as_secs_f64()) * PAGE_SIZE as f64;
-            let lost_s = refaults as f64 * refault_cost.as_secs_f64();
-            points.push(ReclaimPoint {
-                threshold_ns: length,
-                idle_pages: pages,
-                saved_byte_seconds: saved,
-                saved_mean_bytes: (saved / seconds) as u64,
-                saved_share: saved / seconds / resident.max(1) as f64,
-                steady_share: steady(saved / seconds / resident.max(1) as f64, length, seconds),
-                refaults_per_s: refaults as f64 / seconds,
-                slowdown: lost_s / seconds,
-            });
+            let saved = page_seconds - pages as f64 * length.as_secs_f64();
+            points.push(scale.point(length, pages, saved, refaults));
         }
         points.reverse();
         points
@@ -285,17 +290,10 @@ impl Accumulate for ReclaimCurve {
         self.context.observe(item);
         match item {
             Item::Mappings(change) => self.mappings.apply(change),
-            Item::Pages(pages)
-                if self.context.admits_target(pages.target)
-                    && self.context.admits_time(pages.start) =>
-            {
-                self.scan(pages);
-            }
+            Item::Pages(pages) if self.context.admits_scan(pages) => self.scan(pages),
             Item::Calibration(sample) => {
-                let cost = sample
-                    .costs
-                    .refault_ns
-                    .map(|cost| Nanos(cost.median as u64));
+                let cost = sample.costs.refault_ns;
+                let cost = cost.map(|cost| Nanos(cost.median as u64));
                 self.measured = cost.or(self.measured);
             }
             Item::TargetExit(exit) => {
@@ -321,7 +319,13 @@ impl Accumulate for ReclaimCurve {
         let mean = |page_seconds: f64| (page_seconds / seconds * PAGE_SIZE as f64) as u64;
         let resident = mean(self.resident_page_seconds);
         let (refault_cost, refault_cost_source) = self.refault_cost();
-        let points = self.points(seconds, resident, refault_cost);
+        let scale = Scale {
+            seconds,
+            resident,
+            refault_cost,
+        };
+        let points = self.points(scale);
+        let reported = self.shortest.unwrap_or_default()..duration;
         let within = |point: &&ReclaimPoint| {
             let limit = self.options.max_slowdown;
             limit.is_some_and(|limit| point.slowdown <= limit)
@@ -339,11 +343,7 @@ impl Accumulate for ReclaimCurve {
             max_slowdown: self.options.max_slowdown,
             chosen: points.iter().find(within).copied(),
             points,
-            backoff_points: self.counts.backoff.points(
-                self.shortest.unwrap_or_default()..duration,
-                (seconds, resident),
-                refault_cost,
-            ),
+            backoff_points: self.counts.backoff.points(reported, scale),
             record: self.context.record_info(),
         })
     }
@@ -353,26 +353,26 @@ impl ReclaimCurveReport {
     /// Returns the result of a threshold, also between two points. Its idle periods are those of the next point, and
     /// each of them saves the difference in addition.
     pub fn at(&self, threshold: Nanos) -> ReclaimPoint {
-        let next = self
-            .points
-            .partition_point(|point| point.threshold_ns < threshold);
-        let Some(&above) = self.points.get(next) else {
+        let points = &self.points;
+        let next = points.partition_point(|point| point.threshold_ns < threshold);
+        let seconds = self.duration_ns.as_secs_f64();
+        let Some(&above) = points.get(next) else {
             return ReclaimPoint {
                 threshold_ns: threshold,
-                steady_share: steady(0.0, threshold, self.duration_ns.as_secs_f64()),
+                steady_share: steady(0.0, threshold, seconds),
                 ..ReclaimPoint::default()
             };
         };
         let longer_s = above.threshold_ns.since(threshold).as_secs_f64();
         let more = (above.idle_pages * PAGE_SIZE) as f64 * longer_s;
-        let mean = more / self.duration_ns.as_secs_f64().max(1e-9);
+        let mean = more / seconds.max(1e-9);
         let saved_share = above.saved_share + mean / self.resident_mean_bytes.max(1) as f64;
         ReclaimPoint {
             threshold_ns: threshold,
             saved_byte_seconds: above.saved_byte_seconds + more,
             saved_mean_bytes: above.saved_mean_bytes + mean as u64,
             saved_share,
-            steady_share: steady(saved_share, threshold, self.duration_ns.as_secs_f64()),
+            steady_share: steady(saved_share, threshold, seconds),
             ..above
         }
     }
@@ -393,7 +393,6 @@ impl Target {
     }
 }
 
-/// The end of an idle period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The page was accessed.
@@ -468,7 +467,6 @@ impl Block {
     }
 }
 
-/// Iterates over the indices of a word's set bits.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = (word != 0).then(|| word.trailing_zeros() as usize)?;

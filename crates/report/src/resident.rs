@@ -29,11 +29,7 @@ fn regions() -> impl Strategy<Value = Vec<RegionSnapshot>> {
             let share = |whole: u64, share: f64| (whole as f64 * share) as u64;
             let resident = share(range.len(), shares[0]);
             let is_accessed = accesses.is_some_and(|n| n > 0);
-            let touched = if is_accessed {
-                share(resident, shares[1])
-            } else {
-                0
-            };
+            let touched = share(resident, shares[1]) * u64::from(is_accessed);
             regions.push(RegionSnapshot {
                 range,
                 nr_accesses: accesses.map(f32::from),
@@ -144,12 +140,9 @@ fn the_rest_of_a_touched_region_is_not_idle_for_long() {
     let mut idle = Idle::new(&header(), Scope::default(), options);
     idle.push(&sparse());
     let memory = &idle.finish().targets[0];
-    let pages: Vec<_> = memory
-        .idle
-        .iter()
-        .map(|i| i.bytes.map(|b| b / PAGE_SIZE))
-        .collect();
-    assert_eq!(pages, [Some(55), Some(55), Some(15), Some(15)]);
+    let pages = memory.idle.iter().map(|i| i.bytes.map(|b| b / PAGE_SIZE));
+    let pages: Vec<Option<u64>> = pages.collect();
+    assert_eq!(pages, [55, 55, 15, 15].map(Some));
     assert_eq!(memory.accessed_bytes / PAGE_SIZE, 10);
     assert_eq!(memory.swapped_bytes, Some(640 * PAGE_SIZE));
     assert_eq!(memory.monitored_bytes, 800 * PAGE_SIZE);
@@ -180,57 +173,4 @@ fn the_summary_and_a_comparison_are_of_memory() {
     let diff = super::DiffReport::new(overview(&sparse()), overview(&sparse()));
     assert_eq!(diff.targets[0].a, diff.targets[0].b);
     assert!(diff.mappings.is_empty(), "nothing changed");
-}
-
-#[test]
-fn actions_are_told_over_time() {
-    use isotherm_policy::Refusal;
-    use isotherm_policy::guard::{Guard, GuardLimits};
-    use isotherm_record::item::{ActionSample, GuardSample};
-    let limits = GuardLimits {
-        max_slowdown: Some(0.01),
-        ..GuardLimits::default()
-    };
-    let mut actions = super::Actions::new(&header(), Scope::default());
-    assert!(
-        super::Actions::new(&header(), Scope::default())
-            .finish()
-            .is_none()
-    );
-    for second in 0..4 {
-        let time = super::test_records::at(second * 1000);
-        actions.push(&Item::Action(ActionSample {
-            time,
-            action: "pageout".into(),
-            nr_tried: 1,
-            sz_tried: 4096,
-            sz_applied: 1024,
-            refused: [(Refusal::NoSwap, 3072)].into(),
-            ..ActionSample::default()
-        }));
-        let mut status = Guard::new(limits).status();
-        status.is_open = second % 2 == 0;
-        actions.push(&Item::Guard(GuardSample {
-            time,
-            context: None,
-            status,
-        }));
-    }
-    let report = actions.finish().expect("there were actions");
-    let scheme = &report.schemes[0];
-    assert_eq!((scheme.tried_bytes, scheme.applied_bytes), (4 * 4096, 4096));
-    assert_eq!(scheme.refused_bytes[&Refusal::NoSwap], 4 * 3072);
-    assert_eq!(scheme.series.last().map(|p| p.max), Some(4096));
-    assert_eq!(report.guards[0].closed_ns, Nanos::from_millis(1000));
-    for format in [
-        super::ReportFormat::Text,
-        super::ReportFormat::Csv,
-        super::ReportFormat::Svg,
-        super::ReportFormat::Html,
-    ] {
-        let mut out = Vec::new();
-        super::render::write(&report, format, &super::Style::default(), &mut out).expect("memory");
-        let text = String::from_utf8(out).expect("text");
-        assert!(text.contains("pageout"), "{text}");
-    }
 }

@@ -5,9 +5,8 @@
 use isotherm_engine::{Nanos, units};
 use serde::Serialize;
 
-use super::overview::{IDLE, MappingOverview, Overview};
+use super::overview::{IDLE, Overview, TargetOverview};
 
-/// Number of mappings that are shown.
 const MAPPINGS: usize = 8;
 /// Share of the resident memory from which paging out is worthwhile.
 const WORTH_A_TRY: f64 = 0.05;
@@ -49,20 +48,15 @@ pub struct SummaryReport {
 impl SummaryReport {
     /// Builds the summary of a record.
     pub fn new(mut overview: Overview) -> Self {
-        overview
-            .mappings
-            .retain(|m: &MappingOverview| m.idle_bytes > 0);
+        overview.mappings.retain(|mapping| mapping.idle_bytes > 0);
         overview.mappings.truncate(MAPPINGS);
-        let bytes = overview.total.reclaimable_bytes();
-        let resident = overview.total.resident_bytes.filter(|bytes| *bytes > 0);
-        let share = bytes
-            .zip(resident)
-            .map(|(bytes, all)| bytes as f64 / all as f64);
+        let total = &overview.total;
+        let bytes = total.reclaimable_bytes();
         let reclaim = Reclaim {
             idle_for_ns: IDLE,
             bytes,
-            unreclaimable_bytes: overview.total.unreclaimable_bytes,
-            share,
+            unreclaimable_bytes: total.unreclaimable_bytes,
+            share: bytes.and_then(|bytes| share_of(bytes, total)),
         };
         Self {
             report: "summary",
@@ -78,57 +72,50 @@ impl SummaryReport {
 fn verdict(overview: &Overview, reclaim: Reclaim) -> String {
     let who = match &overview.targets[..] {
         [] => return "no target was left at the end".into(),
-        [one] => one
-            .target
-            .name
-            .clone()
-            .unwrap_or_else(|| one.target.label()),
-        several => format!("these {} targets", several.len()),
+        [one] => {
+            let name = one.target.name.clone();
+            name.unwrap_or_else(|| one.target.label()) + " uses"
+        }
+        several => format!("these {} targets use", several.len()),
     };
     let total = &overview.total;
-    let verb = if overview.targets.len() == 1 {
-        "uses"
-    } else {
-        "use"
-    };
     let resident = total.resident_bytes.map_or_else(String::new, |resident| {
         format!(" of {} resident", units::format_bytes(resident))
     });
     let used = match (total.working_set_bytes, total.resident_bytes) {
-        (None, _) => format!("how much{resident} {who} {verb} is unknown"),
+        (None, _) => format!("how much{resident} {who} is unknown"),
         (Some(used), all) => {
-            let share = all.map(|all| used as f64 / all.max(1) as f64);
-            let share = share.map(|share| format!(" ({})", units::format_share(share)));
-            let used = units::format_bytes(used);
-            format!("{who} {verb} {used}{resident}{}", share.unwrap_or_default())
+            let share = in_brackets(all.map(|all| used as f64 / all.max(1) as f64));
+            format!("{who} {}{resident}{share}", units::format_bytes(used))
         }
     };
-    let idle = match reclaim {
-        Reclaim { bytes: None, .. } => format!(
-            "watched for {} only, too short to tell what stays idle for {}",
-            units::format_time(total.watched_ns),
-            units::format_time(IDLE)
-        ),
-        Reclaim {
-            bytes: Some(bytes),
-            unreclaimable_bytes,
-            ..
-        } => {
-            let idle = bytes.saturating_add(unreclaimable_bytes);
-            let share = total.resident_bytes.filter(|bytes| *bytes > 0);
-            let share = share.map(|resident| idle as f64 / resident as f64);
-            let share =
-                share.map_or_else(String::new, |s| format!(" ({})", units::format_share(s)));
-            let long = units::format_time(IDLE);
-            if idle == 0 {
-                format!("nothing has been idle for {long}")
-            } else {
-                let idle = units::format_bytes(idle);
-                format!("{idle}{share} has been idle for {long} or more")
-            }
+    let long = units::format_time(IDLE);
+    let idle = reclaim.bytes;
+    let idle = idle.map(|bytes| bytes.saturating_add(reclaim.unreclaimable_bytes));
+    let idle = match idle {
+        None => {
+            let watched = units::format_time(total.watched_ns);
+            format!("watched for {watched} only, too short to tell what stays idle for {long}")
+        }
+        Some(0) => format!("nothing has been idle for {long}"),
+        Some(idle) => {
+            let share = in_brackets(share_of(idle, total));
+            let idle = units::format_bytes(idle);
+            format!("{idle}{share} has been idle for {long} or more")
         }
     };
     format!("{used}; {idle}")
+}
+
+fn share_of(bytes: u64, total: &TargetOverview) -> Option<f64> {
+    let resident = total.resident_bytes.filter(|resident| *resident > 0)?;
+    Some(bytes as f64 / resident as f64)
+}
+
+fn in_brackets(share: Option<f64>) -> String {
+    share.map_or_else(String::new, |share| {
+        format!(" ({})", units::format_share(share))
+    })
 }
 
 fn next(overview: &Overview, reclaim: Reclaim) -> String {

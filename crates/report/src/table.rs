@@ -9,7 +9,6 @@ use arrow_array::RecordBatch;
 
 use crate::rows::{Column, ColumnType, ColumnValue, Rows, nullable};
 
-/// The number of a target.
 pub(crate) const TARGET: Column = nullable(
     "target",
     ColumnType::U32,

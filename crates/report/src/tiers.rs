@@ -10,7 +10,7 @@ use isotherm_engine::frames::AgeBytes;
 use isotherm_engine::{Nanos, NodeMoves};
 
 use super::Accumulate;
-use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
+use super::context::{RecordContext, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::machine::MachineSample;
@@ -62,8 +62,6 @@ pub struct CounterCourse {
 /// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TiersReport {
-    /// The record that the report is based on.
-    pub record: RecordInfo,
     /// Nodes by number.
     pub nodes: Vec<NodeCourse>,
     /// Moves by node.
@@ -73,7 +71,7 @@ pub struct TiersReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tiers {
     context: RecordContext,
     nodes: BTreeMap<u32, Node>,
@@ -102,10 +100,7 @@ impl Tiers {
     pub fn new(header: &Header, scope: Scope) -> Self {
         Self {
             context: RecordContext::new(header, scope),
-            nodes: BTreeMap::new(),
-            moved: NodeMoves::default(),
-            ways: BTreeMap::new(),
-            counters: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -169,10 +164,6 @@ impl Accumulate for Tiers {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
-        self.context.end(end);
-    }
-
     fn finish(self) -> Option<TiersReport> {
         let grown = |(name, counter): (String, Counter)| {
             let pages = counter.last.saturating_sub(counter.first);
@@ -182,28 +173,25 @@ impl Accumulate for Tiers {
                 points: counter.series.points(),
             })
         };
+        let ways = self.moved.iter().filter_map(|way| {
+            Some(WayCourse {
+                from: way.from,
+                to: way.to,
+                bytes: way.bytes,
+                points: self.ways.get(&(way.from, way.to))?.points(),
+            })
+        });
+        let nodes = self.nodes.into_iter().map(|(node, memory)| NodeCourse {
+            node,
+            total_bytes: memory.total,
+            used: memory.used.points(),
+            mapped: memory.mapped.points(),
+            idle: memory.idle.points(),
+        });
         let report = TiersReport {
-            record: self.context.record_info(),
             counters: self.counters.into_iter().filter_map(grown).collect(),
-            ways: { self.moved.iter() }
-                .filter_map(|way| {
-                    Some(WayCourse {
-                        from: way.from,
-                        to: way.to,
-                        bytes: way.bytes,
-                        points: self.ways.get(&(way.from, way.to))?.points(),
-                    })
-                })
-                .collect(),
-            nodes: { self.nodes.into_iter() }
-                .map(|(node, memory)| NodeCourse {
-                    node,
-                    total_bytes: memory.total,
-                    used: memory.used.points(),
-                    mapped: memory.mapped.points(),
-                    idle: memory.idle.points(),
-                })
-                .collect(),
+            ways: ways.collect(),
+            nodes: nodes.collect(),
         };
         let has_tiers =
             report.nodes.len() > 1 || !report.ways.is_empty() || !report.counters.is_empty();

@@ -82,7 +82,7 @@ pub struct WssReport {
 }
 
 /// The accumulator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Wss {
     context: RecordContext,
     options: WssOptions,
@@ -111,9 +111,7 @@ impl Wss {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            targets: BTreeMap::new(),
-            total: Track::default(),
-            rounds: Rounds::default(),
+            ..Self::default()
         }
     }
 
@@ -167,12 +165,9 @@ impl Accumulate for Wss {
         self.push_round(round);
         let percentiles = &self.options.percentiles;
         let context = &self.context;
-        let targets: Vec<WorkingSet> = self
-            .targets
-            .iter()
-            .filter(|(_, track)| track.snapshots > 0)
-            .map(|(&target, track)| track.finish(context.target_info(target), percentiles))
-            .collect();
+        let targets = self.targets.iter().filter(|(_, of)| of.snapshots > 0);
+        let targets = targets.map(|(id, of)| of.finish(context.target_info(*id), percentiles));
+        let targets: Vec<WorkingSet> = targets.collect();
         let total = (targets.len() > 1).then(|| self.total.finish(TargetInfo::all(), percentiles));
         WssReport {
             report: "wss",

@@ -11,7 +11,6 @@ use serde::Serialize;
 pub struct Ref {
     /// Offset in bytes from the first array.
     at: usize,
-    /// Number of elements.
     count: usize,
     #[serde(rename = "type")]
     kind: &'static str,

@@ -46,6 +46,7 @@ pub struct Document {
 impl Document {
     /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope) -> Self {
+        let has_stacks = header.settings.contains_key(STACKS_SETTING);
         Self {
             heatmap: Heatmap::new(header, scope, OPTIONS),
             course: Course::new(header, scope),
@@ -55,10 +56,7 @@ impl Document {
             tiers: Tiers::new(header, scope),
             fragmentation: Fragmentation::new(header, scope),
             ages: PageAges::default(),
-            blame: header.settings.contains_key(STACKS_SETTING).then(|| {
-                let options = BlameOptions::default();
-                Box::new(Blame::new(header, scope, options))
-            }),
+            blame: has_stacks.then(|| Box::new(Blame::new(header, scope, BlameOptions::default()))),
             curves: None,
         }
     }
@@ -78,11 +76,7 @@ impl Document {
         self
     }
 
-    fn push_pages(&mut self, item: &Item, pages: &PageSnapshot) {
-        if let Some(curves) = &mut self.curves {
-            curves.0.push(item);
-            curves.1.push(item);
-        }
+    fn push_pages(&mut self, pages: &PageSnapshot) {
         // A scan with more pages than a replay keeps ages of fails: the rest of the record has no heat map.
         if let Ok(snapshot) = self.ages.snapshot(pages) {
             self.push_regions(&Item::Snapshot(snapshot));
@@ -100,15 +94,12 @@ impl Accumulate for Document {
     type Report = Finished;
 
     fn push(&mut self, item: &Item) {
-        if let Item::Pages(pages) = item {
-            self.push_pages(item, pages);
-            return;
-        }
         if let Some(curves) = &mut self.curves {
             curves.0.push(item);
             curves.1.push(item);
         }
         match item {
+            Item::Pages(pages) => return self.push_pages(pages),
             Item::Snapshot(snapshot) if !snapshot.blocks.is_empty() => {
                 self.push_regions(&Item::Snapshot(snapshot.clone().by_page()));
             }
@@ -125,11 +116,9 @@ impl Accumulate for Document {
 
     fn end(&mut self, end: RecordEnd) {
         self.heatmap.end(end.clone());
-        self.course.end(end.clone());
         self.overviews.end(end.clone());
         self.actions.end(end.clone());
         self.machine.end(end.clone());
-        self.tiers.end(end.clone());
         self.fragmentation.end(end.clone());
         if let Some(blame) = &mut self.blame {
             blame.end(end);
@@ -166,9 +155,8 @@ fn blamed(mut blame: Blame) -> Vec<BlameReport> {
     };
     let idle = IDLE_S.map(|seconds| Nanos::from_millis(seconds * 1000));
     let idle = idle.into_iter().filter(|age| *age <= resident.watched_ns);
-    let mut all: Vec<BlameReport> = idle
-        .filter_map(|age| blame.report_of(Measure::Idle, age))
-        .collect();
+    let idle = idle.filter_map(|age| blame.report_of(Measure::Idle, age));
+    let mut all: Vec<BlameReport> = idle.collect();
     all.push(resident);
     for measure in [Measure::Refaulted, Measure::Waste] {
         let report = blame.report_of(measure, Nanos(0));
@@ -208,11 +196,10 @@ impl Finished {
     /// Returns the axes that are needed to show [parts](Detail) of its heat maps.
     pub fn axes(&self) -> Axes {
         let layers = self.layers.targets.iter();
+        let of = layers.filter_map(|layer| Some((layer.target.target?, layer.axis.clone())));
         Axes {
             origin: self.layers.record.started_ns,
-            of: layers
-                .filter_map(|layer| Some((layer.target.target?, layer.axis.clone())))
-                .collect(),
+            of: of.collect(),
         }
     }
 }

@@ -153,24 +153,18 @@ fn scripts(data: Data<'_>) -> io::Result<String> {
             has_details,
         } => {
             let events = events.map_or_else(String::new, |at| format!(" data-events=\"{at}\""));
-            let details = if has_details {
-                " data-details=\"detail\""
-            } else {
-                ""
-            };
-            let worker = if has_traces { worker() } else { String::new() };
+            let details = has_details.then_some(" data-details=\"detail\"");
+            let details = details.unwrap_or_default();
+            let worker = has_traces.then(worker).unwrap_or_default();
             format!(
                 "<script id=\"data\" type=\"application/octet-stream\" data-from=\"{data}\"{events}{details}></script>{worker}"
             )
         }
     };
-    let imports: Vec<String> = MODULES
-        .iter()
-        .map(|(name, source)| {
-            let source = STANDARD.encode(source);
-            format!("\"isotherm/{name}\":\"data:text/javascript;base64,{source}\"")
-        })
-        .collect();
+    let imports = MODULES.map(|(name, source)| {
+        let source = STANDARD.encode(source);
+        format!("\"isotherm/{name}\":\"data:text/javascript;base64,{source}\"")
+    });
     Ok(format!(
         "<script type=\"importmap\">{{\"imports\":{{{}}}}}</script>\n<script>{UPLOT}</script>\n\
          {data}\n\
@@ -179,7 +173,6 @@ fn scripts(data: Data<'_>) -> io::Result<String> {
     ))
 }
 
-/// Formats bytes as an element of the page.
 fn part(id: &str, bytes: &[u8]) -> String {
     let text = STANDARD.encode(bytes);
     format!("<script id=\"{id}\" type=\"application/octet-stream\">{text}</script>\n")
@@ -207,14 +200,11 @@ mod tests {
     #[test]
     fn a_page_without_data_is_small() {
         let mut page = Vec::new();
-        write(
-            Data::Inside {
-                container: b"",
-                trace: None,
-            },
-            &mut page,
-        )
-        .expect("memory takes everything");
+        let data = Data::Inside {
+            container: b"",
+            trace: None,
+        };
+        write(data, &mut page).expect("memory takes everything");
         assert!(page.len() < 300_000, "{} bytes", page.len());
     }
 }

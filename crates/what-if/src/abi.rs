@@ -80,25 +80,22 @@ pub extern "C" fn isotherm_open(one_in: u32) -> u32 {
 /// Answers the [`Question`] in the input; outputs an [`isotherm_tune::Prediction`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_predict() -> u32 {
-    answer(|state| {
-        let question = question(state)?;
-        let open = state.open.as_ref().context("no record is open")?;
-        open.predict(&question)
-    })
+    ask(WhatIf::predict)
 }
 
 /// Returns the ways to run the schemes of the [`Question`] in the input; outputs a [`crate::RunInstructions`].
 #[unsafe(no_mangle)]
 pub extern "C" fn isotherm_configuration() -> u32 {
-    answer(|state| {
-        let question = question(state)?;
-        let open = state.open.as_ref().context("no record is open")?;
-        open.configuration(&question)
-    })
+    ask(WhatIf::configuration)
 }
 
-fn question(state: &State) -> anyhow::Result<Question> {
-    serde_json::from_slice(&state.input).context("this is no question")
+fn ask<T: Serialize>(of: impl FnOnce(&WhatIf, &Question) -> anyhow::Result<T>) -> u32 {
+    answer(|state| {
+        let question: Question =
+            serde_json::from_slice(&state.input).context("this is no question")?;
+        let open = state.open.as_ref().context("no record is open")?;
+        of(open, &question)
+    })
 }
 
 fn answer<T: Serialize>(of: impl FnOnce(&mut State) -> anyhow::Result<T>) -> u32 {

@@ -24,7 +24,6 @@ pub struct WhatIf {
     replay: Replay,
     replays: Replays,
     one_in: u32,
-    /// Options that name the trace's targets.
     targets: String,
     /// Finished simulated seconds of the current replay.
     seconds: Arc<AtomicU64>,

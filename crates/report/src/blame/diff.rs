@@ -82,34 +82,26 @@ pub struct BlameDiffReport {
 impl BlameDiffReport {
     /// Compares two reports with the same options.
     pub fn new(before: &BlameReport, after: &BlameReport) -> Self {
-        let mut blamed: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+        let mut names: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
         let mut stacks: BTreeMap<&[String], [u64; 2]> = BTreeMap::new();
         for (side, report) in [before, after].into_iter().enumerate() {
             for one in &report.blamed {
-                blamed.entry(&one.name).or_default()[side] += one.bytes;
+                names.entry(&one.name).or_default()[side] += one.bytes;
             }
             for stack in &report.stacks {
                 stacks.entry(&stack.stack).or_default()[side] += stack.bytes;
             }
         }
-        let blamed = blamed
-            .into_iter()
-            .map(|(name, [before, after])| BlamedDiff {
-                name: name.to_owned(),
-                before_bytes: before,
-                after_bytes: after,
-            });
-        let mut blamed: Vec<BlamedDiff> = blamed.collect();
-        blamed.sort_by_key(|one| std::cmp::Reverse(one.before_bytes.abs_diff(one.after_bytes)));
-        let stacks = stacks
-            .into_iter()
-            .map(|(stack, [before, after])| StackDiff {
-                stack: stack.to_vec(),
-                before_bytes: before,
-                after_bytes: after,
-            });
-        let mut stacks: Vec<StackDiff> = stacks.collect();
-        stacks.sort_by_key(|one| std::cmp::Reverse(one.before_bytes.abs_diff(one.after_bytes)));
+        let blamed = |(name, [before_bytes, after_bytes]): (&str, [u64; 2])| BlamedDiff {
+            name: name.to_owned(),
+            before_bytes,
+            after_bytes,
+        };
+        let stack = |(stack, [before_bytes, after_bytes]): (&[String], [u64; 2])| StackDiff {
+            stack: stack.to_vec(),
+            before_bytes,
+            after_bytes,
+        };
         Self {
             report: "blame_diff",
             version: crate::VERSION,
@@ -118,10 +110,17 @@ impl BlameDiffReport {
             before: BlameTotals::of(before),
             after: BlameTotals::of(after),
             by: after.by,
-            blamed,
-            stacks,
+            blamed: by_change(names).map(blamed).collect(),
+            stacks: by_change(stacks).map(stack).collect(),
         }
     }
+}
+
+/// Returns the bytes before and after by their change, the largest first.
+fn by_change<K>(all: BTreeMap<K, [u64; 2]>) -> impl Iterator<Item = (K, [u64; 2])> {
+    let mut all: Vec<(K, [u64; 2])> = all.into_iter().collect();
+    all.sort_by_key(|(_, [before, after])| std::cmp::Reverse(before.abs_diff(*after)));
+    all.into_iter()
 }
 
 impl BlameTotals {

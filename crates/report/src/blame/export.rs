@@ -12,9 +12,7 @@ use serde_json::{Value, json};
 use super::{BlameReport, Measure, StackBytes};
 
 const NO_NAME: &str = "[no name]";
-/// The frame of bytes from before sampling began.
 pub(super) const BEFORE: &str = "[before sampling]";
-/// The frame of bytes far from any sample.
 pub(super) const NOT_SAMPLED: &str = "[not sampled]";
 
 /// Formats folded stacks: a line for each, its functions from the outermost on with `;` between them, and the bytes.
@@ -32,11 +30,8 @@ pub fn folded(report: &BlameReport) -> String {
 
 /// Formats a stack as a line. Separators within names are replaced.
 pub(super) fn folded_names(stack: &[String]) -> String {
-    let names: Vec<String> = stack
-        .iter()
-        .map(|name| named(name).replace(';', ":"))
-        .collect();
-    names.join(";")
+    let names = stack.iter().map(|name| named(name).replace(';', ":"));
+    names.collect::<Vec<_>>().join(";")
 }
 
 /// Builds a profile in speedscope's format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile,
@@ -71,7 +66,6 @@ pub fn speedscope(report: &BlameReport) -> Value {
     })
 }
 
-/// Frames by number, each once.
 #[derive(Default)]
 struct Frames {
     all: Vec<Value>,
@@ -111,7 +105,6 @@ impl Frames {
     }
 }
 
-/// Returns the name of a measure in profiles.
 pub(super) fn measure_name(measure: Measure) -> &'static str {
     match measure {
         Measure::Idle => "idle_space",
@@ -141,7 +134,6 @@ pub(super) fn unknown(report: &BlameReport) -> impl Iterator<Item = (&'static st
     all.into_iter().filter(|(_, bytes)| *bytes > 0)
 }
 
-/// Returns the source file and line of the innermost function.
 pub(super) fn source_line(stack: &StackBytes) -> Option<(&str, i64)> {
     let (file, line) = stack.line.as_deref()?.rsplit_once(':')?;
     Some((file, line.parse().ok()?))
@@ -155,35 +147,25 @@ mod tests {
     #[test]
     fn folded_stacks_are_a_line_each_whatever_they_are_called() {
         let text = folded(&report());
-        assert_eq!(
-            text,
-            "main;load;malloc 6291456\nmain;serve 2097152\n[before sampling] 1048576\n[not sampled] 524288\n"
-        );
+        let wanted = "main;load;malloc 6291456\nmain;serve 2097152\n[before sampling] 1048576\n[not sampled] 524288\n";
+        assert_eq!(text, wanted);
         let text = folded(&hostile_report());
-        assert_eq!(
-            text.lines().collect::<Vec<_>>(),
-            ["a:b;<b>&\"x\" y;[no name] 4096"]
-        );
-        let nothing = BlameReport::default();
-        assert_eq!(folded(&nothing), "");
+        assert_eq!(text, "a:b;<b>&\"x\" y;[no name] 4096\n");
+        assert_eq!(folded(&BlameReport::default()), "");
     }
 
     #[test]
     fn speedscope_has_each_frame_once_and_all_bytes() {
         let profile = speedscope(&report());
         let frames = &profile["shared"]["frames"];
-        assert_eq!(
-            frames[2],
-            json!({"name": "malloc", "file": "malloc.c", "line": 7})
-        );
+        let malloc = json!({"name": "malloc", "file": "malloc.c", "line": 7});
+        assert_eq!(frames[2], malloc);
         assert_eq!(frames[0], json!({"name": "main", "file": "app"}));
         assert_eq!(frames.as_array().map(Vec::len), Some(6));
         let sampled = &profile["profiles"][0];
         assert_eq!(sampled["samples"], json!([[0, 1, 2], [0, 3], [4], [5]]));
-        assert_eq!(
-            sampled["weights"],
-            json!([6_291_456, 2_097_152, 1_048_576, 524_288])
-        );
+        let weights = json!([6_291_456, 2_097_152, 1_048_576, 524_288]);
+        assert_eq!(sampled["weights"], weights);
         assert_eq!(sampled["endValue"], json!(report().total_bytes));
         assert_eq!(sampled["name"], "idle_space");
         let hostile = speedscope(&hostile_report());

@@ -3,8 +3,8 @@
 //! A recorder samples 127 frames, each with all functions that were inlined there. The tree is walked by recursion, so
 //! the middle of a deep stack is left out.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BinaryHeap};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -12,7 +12,6 @@ use super::StackBytes;
 
 /// The largest number of a stack's functions in the tree.
 const DEPTH_MAX: usize = 512;
-/// The placeholder of the functions in the middle of a deeper stack.
 const LEFT_OUT: &str = "[functions left out]";
 
 /// A function, called by the functions above it.
@@ -41,6 +40,9 @@ pub struct PlacedNode<'a> {
     pub depth: usize,
 }
 
+/// Nodes by their bytes; among equals, callers come after their callees, and those further left last.
+type BySize<'a> = BTreeMap<(u64, Reverse<usize>, Reverse<u64>), PlacedNode<'a>>;
+
 #[derive(Default)]
 struct Growing {
     bytes: u64,
@@ -66,11 +68,11 @@ impl FlameNode {
     /// Returns the largest nodes below this one, at most `most` and of at least `least` bytes: row by row, from the
     /// left. A caller is at least as large as its callees, so every node has its caller.
     pub fn largest(&self, most: usize, least: u64) -> Vec<PlacedNode<'_>> {
-        let mut waiting = BinaryHeap::new();
+        let mut waiting = BySize::new();
         self.open(0, 0, least, &mut waiting);
         let mut placed = Vec::new();
         while placed.len() < most
-            && let Some(largest) = waiting.pop()
+            && let Some((_, largest)) = waiting.pop_last()
         {
             let PlacedNode { node, left, depth } = largest;
             node.open(left, depth + 1, least, &mut waiting);
@@ -80,48 +82,16 @@ impl FlameNode {
         placed
     }
 
-    /// Adds the callees of a node to the heap with their positions, the largest first.
-    fn open<'a>(
-        &'a self,
-        mut left: u64,
-        depth: usize,
-        least: u64,
-        waiting: &mut BinaryHeap<PlacedNode<'a>>,
-    ) {
+    /// Adds the callees of a node with their positions, the largest first. Only one of them begins at a place.
+    fn open<'a>(&'a self, mut left: u64, depth: usize, least: u64, waiting: &mut BySize<'a>) {
         let drawn = self.children.iter();
         for node in drawn.take_while(|node| node.bytes >= least.max(1)) {
-            waiting.push(PlacedNode { node, left, depth });
+            let rank = (node.bytes, Reverse(depth), Reverse(left));
+            waiting.insert(rank, PlacedNode { node, left, depth });
             left += node.bytes;
         }
     }
 }
-
-impl PlacedNode<'_> {
-    /// Ranks larger nodes before smaller ones, and callers before their callees.
-    fn rank(&self) -> impl Ord {
-        (self.node.bytes, Reverse(self.depth), Reverse(self.left))
-    }
-}
-
-impl Ord for PlacedNode<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.rank().cmp(&other.rank())
-    }
-}
-
-impl PartialOrd for PlacedNode<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for PlacedNode<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for PlacedNode<'_> {}
 
 /// Iterates over a stack's functions and their libraries, the outermost first.
 fn functions(stack: &StackBytes) -> impl Iterator<Item = (String, Option<String>)> {

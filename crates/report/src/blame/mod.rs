@@ -18,7 +18,6 @@ mod diff;
 mod export;
 mod flame;
 mod pprof;
-mod ranges;
 #[cfg(test)]
 pub(crate) mod samples;
 mod stacks;
@@ -81,7 +80,7 @@ fn longest_age(watched: Nanos) -> Nanos {
 }
 
 /// The query: bytes, time and grouping.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct BlameOptions {
     /// The bytes to count.
     pub measure: Measure,
@@ -93,17 +92,6 @@ pub struct BlameOptions {
     pub by: By,
 }
 
-impl Default for BlameOptions {
-    fn default() -> Self {
-        Self {
-            measure: Measure::Idle,
-            at_least: None,
-            at: None,
-            by: By::Function,
-        }
-    }
-}
-
 /// Bytes of one stack in one thread and one mapping of one target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -113,7 +101,7 @@ pub struct StackBytes {
     pub thread: String,
     /// The mapping's name.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    #[serde(serialize_with = "serialize_name")]
+    #[serde(serialize_with = "crate::mapping::serialize_name")]
     pub mapping: Arc<str>,
     /// Functions, the outermost first.
     pub stack: Vec<String>,
@@ -198,12 +186,8 @@ impl BlameReport {
     }
 }
 
-fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_str(name)
-}
-
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Blame {
     context: RecordContext,
     options: BlameOptions,
@@ -220,7 +204,6 @@ pub struct Blame {
     not_counted: Nanos,
 }
 
-/// The first grouping of bytes.
 type Key = (TargetId, StackId, u32, Arc<str>);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -234,20 +217,12 @@ type Sums = HashMap<Key, Sum>;
 impl Blame {
     /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: BlameOptions) -> Self {
-        let latest = Latest::until(options.at);
         Self {
             context: RecordContext::new(header, scope),
+            latest: Latest::until(options.at),
             options,
-            latest,
-            mappings: MappingTable::default(),
-            table: StackTable::default(),
-            touches: BTreeMap::new(),
-            refaults: Sums::new(),
-            huge: HugePages::default(),
             has_stacks: header.settings.contains_key(STACKS_SETTING),
-            nr_samples: 0,
-            nr_lost: 0,
-            not_counted: Nanos(0),
+            ..Self::default()
         }
     }
 
@@ -349,7 +324,6 @@ impl Blame {
     }
 }
 
-/// All bytes and their sums.
 #[derive(Default)]
 struct Whole {
     total: u64,

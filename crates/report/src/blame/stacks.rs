@@ -2,24 +2,18 @@
 
 use isotherm_record::{FrameTable, StackFrame, StackId, StackNode, StackSamples, printable};
 
-/// The name of a frame whose callers are unknown.
 pub(super) const CUT: &str = "[unknown caller]";
-/// The name of code that was generated at run time without a name.
 const ANONYMOUS: &str = "[code made at run time]";
-/// The name of an unknown stack.
 pub(super) const NOTHING: &str = "[unknown stack]";
 
-/// A function on a stack.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Function {
     pub(super) name: String,
     /// Name of the file, without directories; `None` for code that was generated at run time.
     pub(super) library: Option<String>,
-    /// File and line in the sources.
     pub(super) line: Option<(String, u32)>,
 }
 
-/// All definitions that stacks refer to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackTable {
     pub(super) frames: FrameTable,
@@ -40,10 +34,8 @@ impl StackTable {
     pub(super) fn functions(&self, stack: StackId) -> Vec<Function> {
         let mut functions = Vec::new();
         let mut at = stack;
-        while let Some(node) = (at.0 as usize)
-            .checked_sub(1)
-            .and_then(|at| self.nodes.get(at))
-        {
+        let node = |at: StackId| self.nodes.get((at.0 as usize).checked_sub(1)?);
+        while let Some(node) = node(at) {
             self.push(node.frame, &mut functions);
             at = node.caller;
         }
@@ -56,15 +48,12 @@ impl StackTable {
 
     /// Appends a frame's functions, the innermost first.
     fn push(&self, frame: u32, functions: &mut Vec<Function>) {
-        match self.frames.frames.get(frame as usize) {
+        let symbol = self.frames.symbols.get(&frame);
+        let name = match self.frames.frames.get(frame as usize) {
             Some(StackFrame::File { module, offset }) => {
-                let path = self
-                    .frames
-                    .modules
-                    .get(*module as usize)
-                    .map_or("", |module| &module.path);
-                let library = library_of(path);
-                let Some(symbol) = self.frames.symbols.get(&frame) else {
+                let module = self.frames.modules.get(*module as usize);
+                let library = library_of(module.map_or("", |module| &module.path));
+                let Some(symbol) = symbol else {
                     functions.push(Function {
                         name: format!("{library}+{offset:#x}"),
                         library: Some(library),
@@ -72,25 +61,24 @@ impl StackTable {
                     });
                     return;
                 };
-                let names = symbol.inlined.iter().rev().chain([&symbol.name]);
                 let mut line = symbol.file.clone().zip(symbol.line);
-                for name in names {
+                for name in symbol.inlined.iter().rev().chain([&symbol.name]) {
                     functions.push(Function {
                         name: printable(name).into_owned(),
                         library: Some(library.clone()),
                         line: line.take(),
                     });
                 }
+                return;
             }
-            Some(StackFrame::Named(name)) => functions.push(Function::without_file(jit_name(name))),
-            Some(StackFrame::Unnamed { .. }) => {
-                let symbol = self.frames.symbols.get(&frame);
-                let name =
-                    symbol.map_or_else(|| ANONYMOUS.to_owned(), |symbol| jit_name(&symbol.name));
-                functions.push(Function::without_file(name));
-            }
-            Some(StackFrame::Cut) | None => functions.push(Function::without_file(CUT.to_owned())),
-        }
+            Some(StackFrame::Named(name)) => jit_name(name),
+            Some(StackFrame::Unnamed { .. }) => match symbol {
+                Some(symbol) => jit_name(&symbol.name),
+                None => ANONYMOUS.to_owned(),
+            },
+            Some(StackFrame::Cut) | None => CUT.to_owned(),
+        };
+        functions.push(Function::without_file(name));
     }
 }
 
@@ -113,25 +101,25 @@ impl Function {
         begins_with(library, HELPER_LIBRARIES)
             || begins_with(library, RUN_TIMES)
             || begins_with(name, HELPER_PATHS)
-            || HELPERS.contains(&name)
+            || HELPERS.split(' ').any(|helper| helper == name)
     }
 
     /// Returns whether it belongs to a program that runs another language.
     fn is_run_time(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
-        begins_with(library, RUN_TIMES)
-            || self.is_helper()
-                && ["v8::", "Builtins_"]
-                    .iter()
-                    .any(|part| self.name.contains(part))
+        let is_v8 = self.name.contains("v8::") || self.name.contains("Builtins_");
+        begins_with(library, RUN_TIMES) || is_v8 && self.is_helper()
     }
 
     /// Returns whether it allocates for the rest of its run time, interprets, or has no name.
     fn says_nothing(&self) -> bool {
         let library = self.library.as_deref().unwrap_or_default();
         let offset = self.name.strip_prefix(library);
+        let name = self.name_without_types();
         offset.is_some_and(|offset| offset.starts_with("+0x"))
-            || begins_with(self.name_without_types(), RUN_TIME_HELPERS)
+            || RUN_TIME_HELPERS
+                .iter()
+                .any(|helpers| begins_with(name, helpers))
     }
 
     fn name_without_types(&self) -> &str {
@@ -152,151 +140,43 @@ pub(super) fn owner(functions: &[Function]) -> Option<&Function> {
         .or(functions.last())
 }
 
-/// Returns whether a library belongs to a Python interpreter.
 pub(super) fn is_python(library: &str) -> bool {
     begins_with(library, PYTHON)
 }
 
-fn begins_with(name: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
+/// Returns whether a name begins with one of some prefixes, which spaces separate.
+fn begins_with(name: &str, prefixes: &str) -> bool {
+    let mut prefixes = prefixes.split(' ');
+    prefixes.any(|prefix| name.starts_with(prefix))
 }
 
-/// Python interpreters.
-const PYTHON: &[&str] = &["libpython", "python3"];
-/// Programs that run other languages.
-const RUN_TIMES: &[&str] = &["libpython", "python3", "libjvm"];
+const PYTHON: &str = "libpython python3";
+const RUN_TIMES: &str = "libpython python3 libjvm";
 
 /// Libraries whose functions work for their callers: C's and C++'s, and allocators.
-const HELPER_LIBRARIES: &[&str] = &[
-    "libc.so",
-    "libc-",
-    "libc.musl",
-    "ld-",
-    "libstdc++",
-    "libc++",
-    "libgcc_s",
-    "libm.so",
-    "libpthread",
-    "libgomp",
-    "libjemalloc",
-    "libtcmalloc",
-    "libmimalloc",
-    "libtbbmalloc",
-    "libjli",
-    "[vdso]",
-];
+const HELPER_LIBRARIES: &str = "libc.so libc- libc.musl ld- libstdc++ libc++ libgcc_s libm.so libpthread libgomp \
+    libjemalloc libtcmalloc libmimalloc libtbbmalloc libjli [vdso]";
 /// Prefixes of helper functions that are linked into programs, by their namespace.
-const HELPER_PATHS: &[&str] = &[
-    "v8::",
-    "heap::base::",
-    "cppgc::",
-    "node::",
-    "Builtins_",
-    "std::",
-    "__gnu_cxx::",
-    "alloc::",
-    "core::",
-    "hashbrown::",
-    "__rust",
-    "__rdl",
-    "__rg_",
-    "runtime.",
-    "internal/",
-    "je_",
-    "_rjem_",
-    "tc_",
-    "tcmalloc::",
-    "mi_",
-    "_mi_",
-    "g_malloc",
-    "g_realloc",
-    "g_slice_",
-    "g_try_",
-    "__mem",
-    "__libc",
-    "__mmap",
-    "_int_",
-];
-/// Names of helper functions.
-const HELPERS: &[&str] = &[
-    "malloc",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "free",
-    "memset",
-    "memcpy",
-    "memmove",
-    "bcopy",
-    "bzero",
-    "strdup",
-    "strndup",
-    "mmap",
-    "mremap",
-    "sbrk",
-    "sysmalloc",
-    "operator new",
-    "new",
-    "delete",
-    "aligned_alloc",
-    "memalign",
-    "posix_memalign",
-    "valloc",
-    "_start",
-];
+const HELPER_PATHS: &str = "v8:: heap::base:: cppgc:: node:: Builtins_ std:: __gnu_cxx:: alloc:: core:: hashbrown:: \
+    __rust __rdl __rg_ runtime. internal/ je_ _rjem_ tc_ tcmalloc:: mi_ _mi_ g_malloc g_realloc g_slice_ g_try_ \
+    __mem __libc __mmap _int_";
+/// Names of helper functions; `operator new` is `new` ([`Function::name_without_types`]).
+const HELPERS: &str = "malloc calloc realloc reallocarray free memset memcpy memmove bcopy bzero strdup strndup mmap \
+    mremap sbrk sysmalloc new delete aligned_alloc memalign posix_memalign valloc _start";
 /// Functions of run times that allocate or interpret, for any purpose.
-const RUN_TIME_HELPERS: &[&str] = &[
+const RUN_TIME_HELPERS: [&str; 4] = [
     // CPython's allocators.
-    "_PyMem_",
-    "PyMem_",
-    "_PyObject_Malloc",
-    "_PyObject_Calloc",
-    "_PyObject_Realloc",
-    "PyObject_Malloc",
-    "PyObject_Calloc",
-    "PyObject_Realloc",
-    "_PyObject_New",
-    "_PyObject_GC_",
-    "PyObject_GC_",
-    "PyType_GenericAlloc",
-    "PyType_GenericNew",
-    "_PyType_AllocNoTrack",
-    "pymalloc_",
-    "new_arena",
-    "allocate_from_new_pool",
+    "_PyMem_ PyMem_ _PyObject_Malloc _PyObject_Calloc _PyObject_Realloc PyObject_Malloc PyObject_Calloc \
+     PyObject_Realloc _PyObject_New _PyObject_GC_ PyObject_GC_ PyType_GenericAlloc PyType_GenericNew \
+     _PyType_AllocNoTrack pymalloc_ new_arena allocate_from_new_pool",
     // mimalloc, in CPython since 3.13.
-    "mi_",
-    "_mi_",
+    "mi_ _mi_",
     // CPython's interpreter, and its calls.
-    "_PyEval_",
-    "PyEval_",
-    "_PyFunction_Vectorcall",
-    "_PyVectorcall_",
-    "PyVectorcall_",
-    "_PyObject_Call",
-    "PyObject_Call",
-    "_PyObject_MakeTpCall",
-    "_PyObject_Vectorcall",
-    "PyObject_Vectorcall",
-    "method_vectorcall",
-    "cfunction_",
-    "type_call",
-    "slot_tp_",
-    "pymain_",
-    "Py_RunMain",
-    "Py_BytesMain",
-    "_PyRun_",
-    "PyRun_",
-    "run_mod",
-    "run_eval_code_obj",
-    "main",
-    "_start",
+    "_PyEval_ PyEval_ _PyFunction_Vectorcall _PyVectorcall_ PyVectorcall_ _PyObject_Call PyObject_Call \
+     _PyObject_MakeTpCall _PyObject_Vectorcall PyObject_Vectorcall method_vectorcall cfunction_ type_call slot_tp_ \
+     pymain_ Py_RunMain Py_BytesMain _PyRun_ PyRun_ run_mod run_eval_code_obj main _start",
     // HotSpot's allocations, and its calls.
-    "MemAllocator::",
-    "CollectedHeap::",
-    "InterpreterRuntime::",
-    "OptoRuntime::",
-    "JavaCalls::",
+    "MemAllocator:: CollectedHeap:: InterpreterRuntime:: OptoRuntime:: JavaCalls::",
 ];
 /// Helper code that was generated at run time.
 const RUNTIME_CODE: [&str; 6] = [
@@ -315,10 +195,8 @@ fn jit_name(name: &str) -> String {
     if let Some(name) = name.strip_prefix("JS:").and_then(javascript_name) {
         return name;
     }
-    let python = name
-        .strip_prefix("py::")
-        .and_then(|rest| rest.split_once(':'));
-    match python {
+    let python = name.strip_prefix("py::");
+    match python.and_then(|rest| rest.split_once(':')) {
         Some((function, file)) => format!("{function} ({file})"),
         None => name.into_owned(),
     }
@@ -331,11 +209,8 @@ fn javascript_name(name: &str) -> Option<String> {
     let at = files.filter_map(|start| name.find(start)).min();
     let (function, place) = name.split_at_checked(at.or_else(|| name.rfind(' '))?)?;
     let (place, _column) = place.rsplit_once(':')?;
-    let function = if function.is_empty() {
-        "(anonymous)"
-    } else {
-        function
-    };
+    let function = Some(function).filter(|name| !name.is_empty());
+    let function = function.unwrap_or("(anonymous)");
     Some(format!("{function} ({})", place.trim_start()))
 }
 
@@ -372,14 +247,9 @@ mod tests {
         };
         let begin = ["main", "Py_BytesMain", "_PyEval_EvalFrameDefault"];
         let with = |rest: &[&'static str]| [&begin[..], rest].concat();
-        check(
-            &with(&[
-                "PyBytes_FromStringAndSize",
-                "_PyObject_Malloc",
-                "python3.11+0x5f10",
-            ]),
-            "PyBytes_FromStringAndSize",
-        );
+        let bytes = "PyBytes_FromStringAndSize";
+        let unnamed = with(&[bytes, "_PyObject_Malloc", "python3.11+0x5f10"]);
+        check(&unnamed, bytes);
         check(&with(&["list_resize", "PyMem_Realloc"]), "list_resize");
         check(&with(&["_PyObject_Malloc"]), "_PyObject_Malloc");
     }

@@ -19,7 +19,7 @@ use std::ops::Bound;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_record::{FaultSample, MappingChange, MovedMemory, StackId};
 
-use super::ranges::{RangeMap, unmapped};
+use crate::ranges::{RangeMap, unmapped};
 
 /// The largest number of samples kept per target; above it, samples between two of the same stack are dropped.
 const KEPT_MAX: usize = 1 << 20;
@@ -46,7 +46,6 @@ impl Touch {
     }
 }
 
-/// The owner of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A sample; `is_sure` if the sample on the other side has the same stack.
@@ -57,7 +56,6 @@ pub(super) enum Owner {
     NotSampled,
 }
 
-/// The touches of one target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Touches {
     space: u32,
@@ -105,14 +103,12 @@ impl Touches {
         }
     }
 
-    /// Applies a change of mappings.
     pub(super) fn apply(&mut self, change: &MappingChange) {
         for gone in unmapped(change) {
             self.forget(gone, change.time);
         }
     }
 
-    /// Takes a snapshot of the memory.
     pub(super) fn look(&mut self, snapshot: &Snapshot) {
         if std::mem::take(&mut self.awaits_before) {
             for region in &snapshot.regions {
@@ -164,7 +160,6 @@ impl Touches {
         }
     }
 
-    /// Replaces the numbers of stacks.
     pub(super) fn renumber(&mut self, number: &mut impl FnMut(StackId) -> StackId) {
         for touch in self.by_page.values_mut() {
             touch.stack = number(touch.stack);
@@ -326,11 +321,16 @@ fn page(address: u64) -> AddressRange {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::{RegionMemory, RegionSnapshot, TargetId};
+    use isotherm_engine::TargetId;
 
     use super::*;
+    use crate::test_records::{idle_region, mapping};
 
     const MIB: u64 = 1 << 20;
+
+    fn mib(from: u64, to: u64) -> AddressRange {
+        AddressRange::new(from * MIB, to * MIB)
+    }
 
     fn sample(mib: u64, stack: u32, second: u64) -> FaultSample {
         FaultSample {
@@ -344,8 +344,8 @@ mod tests {
 
     fn touches(samples: &[(u64, u32, u64)]) -> Touches {
         let mut touches = Touches::default();
-        for (mib, stack, second) in samples {
-            touches.push(&sample(*mib, *stack, *second));
+        for (at, stack, second) in samples {
+            touches.push(&sample(*at, *stack, *second));
         }
         touches
     }
@@ -353,9 +353,8 @@ mod tests {
     /// Shows the owners of `0..20` MiB by MiB: a digit for a stack, in brackets if only likely; `b` before, `.` none.
     fn picture(touches: &Touches) -> String {
         let mut text = String::new();
-        let range = AddressRange::new(0, 20 * MIB);
+        let range = mib(0, 20);
         touches.owners(range, range, &mut |part, share, owner| {
-            let mib = part.len() / MIB;
             let mark = match owner {
                 Owner::Touch {
                     touch,
@@ -365,20 +364,16 @@ mod tests {
                 Owner::Before => "b".to_owned(),
                 Owner::NotSampled => ".".to_owned(),
             };
-            let times = (mib as f64 * share).round() as usize;
+            let nr = part.len() / MIB;
+            let times = (nr as f64 * share).round() as usize;
             text += &mark.repeat(times);
         });
         text
     }
 
     fn look(parts: &[(u64, u64, u64)], second: u64) -> Snapshot {
-        let region = |(from, to, resident): &(u64, u64, u64)| RegionSnapshot {
-            range: AddressRange::new(from * MIB, to * MIB),
-            nr_accesses: Some(0.0),
-            age: 0,
-            age_ns: Nanos(0),
-            memory: Some(RegionMemory::resident(resident * MIB)),
-        };
+        let region =
+            |(from, to, resident): &(u64, u64, u64)| idle_region(mib(*from, *to), resident * MIB);
         Snapshot {
             target: TargetId(0),
             start: Nanos::from_millis(second * 1000),
@@ -433,23 +428,15 @@ mod tests {
             "it was touched after that look"
         );
         let mut unmapped = touches(&all);
-        let change = |added: &[(u64, u64)]| MappingChange {
+        let change = |until: u64| MappingChange {
             time: Nanos::from_millis(9000),
-            removed: vec![AddressRange::new(0, 20 * MIB)],
-            added: added
-                .iter()
-                .map(|(from, to)| isotherm_record::Mapping {
-                    range: AddressRange::new(from * MIB, to * MIB),
-                    permissions: "rw-p".to_owned(),
-                    name: String::new(),
-                    unreclaimable: None,
-                })
-                .collect(),
+            removed: vec![mib(0, 20)],
+            added: vec![mapping(mib(0, until), "")],
             ..MappingChange::default()
         };
-        unmapped.apply(&change(&[(0, 30)]));
+        unmapped.apply(&change(30));
         assert!(picture(&unmapped).contains('1'), "it only grew");
-        unmapped.apply(&change(&[(0, 8)]));
+        unmapped.apply(&change(8));
         assert!(!picture(&unmapped).contains('2'));
     }
 
@@ -462,7 +449,7 @@ mod tests {
         touches.push(&sample(3, 2, 5));
         touches.relocate(&MovedMemory {
             target: TargetId(0),
-            from: AddressRange::new(0, 6 * MIB),
+            from: mib(0, 6),
             to: 10 * MIB,
             until: Nanos::from_millis(1000),
             before_sample: 0,

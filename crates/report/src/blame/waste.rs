@@ -15,9 +15,9 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_record::{HugePagesSample, MappingChange};
 use serde::Serialize;
 
-use super::ranges::unmapped;
 use super::touches::{Touch, Touches};
 use super::{Blame, Whole};
+use crate::ranges::unmapped;
 
 /// Bytes in huge pages, and the part that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,7 +29,6 @@ pub struct HugeBytes {
     pub read_bytes: u64,
 }
 
-/// The huge pages of targets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HugePages {
     targets: BTreeMap<TargetId, OfTarget>,
@@ -43,7 +42,6 @@ struct OfTarget {
 }
 
 impl HugePages {
-    /// Takes a sample of huge pages.
     pub(super) fn take(&mut self, sample: &HugePagesSample, admits: impl Fn(TargetId) -> bool) {
         for new in sample.targets.iter().filter(|new| admits(new.target)) {
             let of_target = self.targets.entry(new.target).or_default();
@@ -57,7 +55,6 @@ impl HugePages {
         }
     }
 
-    /// Applies a change of mappings.
     pub(super) fn apply(&mut self, change: &MappingChange) {
         let Some(of_target) = self.targets.get_mut(&change.target) else {
             return;
@@ -111,18 +108,18 @@ impl Blame {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_engine::{Nanos, RegionMemory, RegionSnapshot, Snapshot};
+    use isotherm_engine::{Nanos, Snapshot};
     use isotherm_record::item::{Header, Item};
     use isotherm_record::stacks::NO_STACK;
     use isotherm_record::{
-        FaultSample, HugePageRead, Mapping, StackFrame, StackId, StackNode, StackSamples,
-        TargetHugePages,
+        FaultSample, HugePageRead, StackFrame, StackId, StackNode, StackSamples, TargetHugePages,
     };
 
     use super::super::{BlameOptions, BlameReport, Measure};
     use super::*;
     use crate::Accumulate;
     use crate::context::Scope;
+    use crate::test_records::{idle_region, mapping};
 
     const TARGET: TargetId = TargetId(0);
     const BASE: u64 = 0x7f00_0000_0000;
@@ -152,24 +149,15 @@ mod tests {
             ..FaultSample::default()
         });
         blame.push(&Item::Mappings(MappingChange {
-            added: vec![Mapping {
-                range,
-                permissions: "rw-p".to_owned(),
-                name: String::new(),
-                unreclaimable: None,
-            }],
+            added: vec![mapping(range, "")],
             ..MappingChange::default()
         }));
+        let frames = ["sparse", "dense"].map(|name| StackFrame::Named(name.to_owned()));
+        let caller = NO_STACK;
+        let stacks = [0, 1].map(|frame| StackNode { caller, frame });
         blame.push(&Item::Stacks(StackSamples {
-            frames: ["sparse", "dense"]
-                .map(|f| StackFrame::Named(f.to_owned()))
-                .into(),
-            stacks: [0, 1]
-                .map(|frame| StackNode {
-                    caller: NO_STACK,
-                    frame,
-                })
-                .into(),
+            frames: frames.into(),
+            stacks: stacks.into(),
             threads: vec!["main".to_owned()],
             samples: samples.collect(),
             ..StackSamples::default()
@@ -179,13 +167,7 @@ mod tests {
             start: second(8),
             end: second(9),
             nr_samples: 1,
-            regions: vec![RegionSnapshot {
-                range,
-                nr_accesses: Some(0.0),
-                age: 0,
-                age_ns: Nanos(0),
-                memory: Some(RegionMemory::resident(range.len())),
-            }],
+            regions: vec![idle_region(range, range.len())],
             ..Snapshot::default()
         }));
         blame
@@ -230,11 +212,9 @@ mod tests {
         blame.push(&read(4, &[(0, 384), (2, 0)], &[]));
         let said = report(&mut blame);
         assert_eq!(pages(&said), [("sparse", 384)]);
-        let wanted = HugeBytes {
-            bytes: 4 * BLOCK_SIZE,
-            read_bytes: 2 * BLOCK_SIZE,
-        };
-        assert_eq!(said.huge, Some(wanted));
+        let huge = said.huge.expect("of a target");
+        assert_eq!(huge.bytes, 4 * BLOCK_SIZE);
+        assert_eq!(huge.read_bytes, 2 * BLOCK_SIZE);
         assert_eq!(said.total_bytes, said.blamed_bytes);
         // Another stack's touch within the block makes the result likely only.
         assert_eq!(said.likely_bytes, said.total_bytes);
@@ -269,12 +249,9 @@ mod tests {
         assert_eq!(report(&mut blame).huge, None);
         blame.push(&read(0, &[], &[]));
         assert_eq!(report(&mut blame).huge, Some(HugeBytes::default()));
-        let resident = blame
-            .report_of(Measure::Resident, Nanos(0))
-            .expect("stacks");
-        assert_eq!(
-            (resident.huge, resident.total_bytes),
-            (None, 8 * BLOCK_SIZE)
-        );
+        let resident = blame.report_of(Measure::Resident, Nanos(0));
+        let resident = resident.expect("stacks");
+        assert_eq!(resident.huge, None);
+        assert_eq!(resident.total_bytes, 8 * BLOCK_SIZE);
     }
 }

@@ -6,8 +6,8 @@ use isotherm_engine::page_cache::PAGE_CACHE;
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 use serde::Serialize;
 
-use isotherm_record::Truncation;
 use isotherm_record::item::{Header, Item, TargetStart};
+use isotherm_record::{PageSnapshot, Truncation};
 
 /// The part of a record that a report covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,6 @@ pub struct TargetInfo {
 }
 
 impl TargetInfo {
-    /// Returns the info of the sum of all targets.
     pub(crate) fn all() -> Self {
         Self {
             name: Some("all targets".into()),
@@ -116,7 +115,7 @@ impl TargetInfo {
 }
 
 /// Tracks the scope, the beginning and the target names through the record.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RecordContext {
     scope: Scope,
     record: RecordInfo,
@@ -141,10 +140,7 @@ impl RecordContext {
                 started_ns: header.started,
                 end: RecordEnd::default(),
             },
-            origin: None,
-            targets: BTreeMap::new(),
-            newest: BTreeMap::new(),
-            predecessors: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -169,7 +165,6 @@ impl RecordContext {
         }
     }
 
-    /// Returns the target of the same process before it executed another program.
     pub(crate) fn predecessor(&self, target: TargetId) -> Option<TargetId> {
         self.predecessors.get(&target).copied()
     }
@@ -214,6 +209,11 @@ impl RecordContext {
             && self.scope.to.is_none_or(|to| start < to)
     }
 
+    /// Returns whether the report covers this scan: its target, and the start of its interval.
+    pub(crate) fn admits_scan(&mut self, pages: &PageSnapshot) -> bool {
+        self.admits_target(pages.target) && self.admits_time(pages.start)
+    }
+
     /// Describes `target`.
     pub fn target_info(&self, target: TargetId) -> TargetInfo {
         let start = self.targets.get(&target);
@@ -224,12 +224,11 @@ impl RecordContext {
                 ..TargetInfo::default()
             };
         }
+        let name = start.map(|s| isotherm_record::printable(&s.name).into_owned());
         TargetInfo {
             target: Some(target),
             pid: start.map(|s| s.pid),
-            name: start
-                .map(|s| isotherm_record::printable(&s.name).into_owned())
-                .filter(|n| !n.is_empty()),
+            name: name.filter(|name| !name.is_empty()),
             context: start.and_then(|s| s.context.clone()),
         }
     }

@@ -32,9 +32,7 @@ pub(crate) struct FramesOnce {
 /// Samples of a context: the last one, and the mean of the accessed bytes.
 #[derive(Clone, Debug, Default)]
 struct Samples {
-    /// All mapped memory at the last sample.
     all: AgeBytes,
-    /// Memory that only one target maps.
     alone: BTreeMap<TargetId, AgeBytes>,
     charged: Option<ChargedMemory>,
     /// Accessed bytes times nanoseconds: each sample stands for the time since the one before it.

@@ -9,20 +9,17 @@ use crate::context::RecordContext;
 /// The largest number of targets that are kept; above it, targets that ended long ago are dropped.
 const MAX_TARGETS: usize = 1024;
 
-/// The last snapshot of a target.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) snapshot: Snapshot,
     /// The number that it was pushed with.
     pub(crate) number: u64,
-    /// Time since which the target has been watched.
     pub(crate) watched_since: Nanos,
     /// The oldest age in its first snapshot, which a monitor that ran earlier had already counted.
     pub(crate) age_before: Nanos,
 }
 
 impl Kept {
-    /// Returns the idle time of a region's untouched memory.
     pub(crate) fn idle_for(&self, region: &RegionSnapshot) -> Nanos {
         let interval = self.snapshot.end.since(self.snapshot.start);
         match region.nr_accesses {

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use isotherm_engine::{AddressRange, TargetId};
 use isotherm_policy::Unreclaimable;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use crate::ranges::RangeMap;
 use isotherm_record::item::MappingChange;
 
 /// The largest number of mappings; above it, vanished mappings are dropped.
 pub(crate) const MAX_MAPPINGS: usize = 1 << 17;
 
-/// The name of memory without a file or a kernel-given name.
 pub(crate) const ANONYMOUS: &str = "(anonymous)";
 
 /// The name of the mapping in a range.
@@ -42,13 +42,12 @@ impl std::fmt::Display for MappingLabel {
     }
 }
 
-fn serialize_name<S: serde::Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize_name<S: Serializer>(name: &Arc<str>, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_str(name)
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    end: u64,
     name: Arc<str>,
     unreclaimable: Option<Unreclaimable>,
     live: bool,
@@ -57,32 +56,38 @@ struct Entry {
 /// The last known mappings of all targets.
 #[derive(Clone, Debug, Default)]
 pub struct MappingTable {
-    entries: BTreeMap<(TargetId, u64), Entry>,
+    targets: BTreeMap<TargetId, RangeMap<Entry>>,
+    /// Number of mappings of all targets.
+    nr: usize,
     names: BTreeSet<Arc<str>>,
 }
 
 impl MappingTable {
     /// Applies a change of mappings.
     pub fn apply(&mut self, change: &MappingChange) {
+        let mappings = self.targets.entry(change.target).or_default();
+        let before = mappings.len();
         for &range in &change.removed {
-            for (start, mut entry) in self.cut_out(change.target, range) {
+            for (part, mut entry) in mappings.cut(range) {
                 entry.live = false;
-                self.entries.insert((change.target, start), entry);
+                mappings.insert(part, entry);
             }
         }
         for mapping in &change.added {
-            self.cut_out(change.target, mapping.range);
             let entry = Entry {
-                end: mapping.range.end,
-                name: self.intern(&isotherm_record::printable(&mapping.name)),
+                name: intern(&mut self.names, &isotherm_record::printable(&mapping.name)),
                 unreclaimable: mapping.unreclaimable,
                 live: true,
             };
-            self.entries
-                .insert((change.target, mapping.range.start), entry);
+            mappings.insert(mapping.range, entry);
         }
-        if self.entries.len() > MAX_MAPPINGS {
-            self.entries.retain(|_, entry| entry.live);
+        self.nr = self.nr + mappings.len() - before;
+        if self.nr > MAX_MAPPINGS {
+            self.targets.retain(|_, mappings| {
+                mappings.retain(|entry| entry.live);
+                mappings.len() > 0
+            });
+            self.nr = self.targets.values().map(RangeMap::len).sum();
         }
     }
 
@@ -105,8 +110,8 @@ impl MappingTable {
         target: TargetId,
         range: AddressRange,
     ) -> impl Iterator<Item = (AddressRange, &Arc<str>)> {
-        self.overlapping(target, range)
-            .map(|(part, entry)| (part, &entry.name))
+        let parts = self.overlapping(target, range);
+        parts.map(|(part, entry)| (part, &entry.name))
     }
 
     /// Iterates over the parts of `range` in unreclaimable mappings.
@@ -116,18 +121,14 @@ impl MappingTable {
         range: AddressRange,
     ) -> impl Iterator<Item = AddressRange> {
         let parts = self.overlapping(target, range);
-        parts
-            .filter(|(_, entry)| entry.unreclaimable.is_some())
-            .map(|(part, _)| part)
+        parts.filter_map(|(part, entry)| entry.unreclaimable.map(|_| part))
     }
 
     /// Returns the whole mapping around `part`, or `part` itself where none is known.
     pub fn whole(&self, target: TargetId, part: AddressRange) -> AddressRange {
-        let before = self.entries.range(..=(target, part.start)).next_back();
-        let whole = before.and_then(|(key, entry)| AddressRange::checked(key.1, entry.end));
-        whole
-            .filter(|whole| whole.contains(part.start))
-            .unwrap_or(part)
+        let mappings = self.targets.get(&target);
+        let whole = mappings.and_then(|mappings| mappings.around(part.start));
+        whole.unwrap_or(part)
     }
 
     /// Iterates over the mapped parts of `range`, with their entries.
@@ -136,70 +137,25 @@ impl MappingTable {
         target: TargetId,
         range: AddressRange,
     ) -> impl Iterator<Item = (AddressRange, &Entry)> {
-        let first = self
-            .entries
-            .range(..=(target, range.start))
-            .next_back()
-            .map_or((target, range.start), |(key, _)| *key);
-        self.entries
-            .range(first..(target, range.end))
-            .filter(move |(key, _)| key.0 == target)
-            .filter_map(move |(key, entry)| {
-                let part = AddressRange::checked(key.1, entry.end)?.intersection(range)?;
-                Some((part, entry))
-            })
+        let mappings = self.targets.get(&target).into_iter();
+        mappings.flat_map(move |mappings| mappings.parts(range))
     }
+}
 
-    /// Removes the entries in `range` from the table, and leaves their parts outside of it.
-    fn cut_out(&mut self, target: TargetId, range: AddressRange) -> Vec<(u64, Entry)> {
-        let starts: Vec<u64> = self
-            .overlapping(target, range)
-            .map(|(part, _)| part.start)
-            .collect();
-        let mut inside = Vec::with_capacity(starts.len());
-        for part_start in starts {
-            let key = self
-                .entries
-                .range(..=(target, part_start))
-                .next_back()
-                .map(|(key, _)| *key);
-            let Some((key, entry)) = key.and_then(|key| self.entries.remove_entry(&key)) else {
-                continue;
-            };
-            if key.1 < range.start {
-                let end = range.start;
-                self.entries.insert(
-                    key,
-                    Entry {
-                        end,
-                        ..entry.clone()
-                    },
-                );
-            }
-            if entry.end > range.end {
-                self.entries.insert((target, range.end), entry.clone());
-            }
-            let end = entry.end.min(range.end);
-            inside.push((part_start, Entry { end, ..entry }));
-        }
-        inside
+fn intern(names: &mut BTreeSet<Arc<str>>, name: &str) -> Arc<str> {
+    let name = if name.is_empty() { ANONYMOUS } else { name };
+    if let Some(known) = names.get(name) {
+        return Arc::clone(known);
     }
-
-    fn intern(&mut self, name: &str) -> Arc<str> {
-        let name = if name.is_empty() { ANONYMOUS } else { name };
-        if let Some(known) = self.names.get(name) {
-            return Arc::clone(known);
-        }
-        let new: Arc<str> = name.into();
-        self.names.insert(Arc::clone(&new));
-        new
-    }
+    let new: Arc<str> = name.into();
+    names.insert(Arc::clone(&new));
+    new
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isotherm_record::item::Mapping;
+    use crate::test_records::mapping;
 
     /// Applies changes in turn (`+a 0-4` maps, `-0-4` unmaps), then asks for a range.
     fn check(changes: &[&str], ask: &str, expected: Option<&str>) {
@@ -208,12 +164,7 @@ mod tests {
             let mut parsed = MappingChange::default();
             if let Some(added) = change.strip_prefix('+') {
                 let (name, range) = added.split_once(' ').expect("a name and a range");
-                parsed.added.push(Mapping {
-                    range: range_of(range),
-                    permissions: "rw-p".into(),
-                    name: name.into(),
-                    unreclaimable: None,
-                });
+                parsed.added.push(mapping(range_of(range), name));
             } else {
                 parsed.removed.push(range_of(&change[1..]));
             }
@@ -241,18 +192,11 @@ mod tests {
 
     #[test]
     fn mappings_that_cannot_be_reclaimed_are_known() {
-        let mapping = |range: &str, unreclaimable| Mapping {
-            range: range_of(range),
-            permissions: "rw-p".into(),
-            name: String::new(),
-            unreclaimable,
-        };
+        let mut added = ["0-4", "4-8"].map(|range| mapping(range_of(range), ""));
+        added[1].unreclaimable = Some(Unreclaimable::Locked);
         let mut table = MappingTable::default();
         table.apply(&MappingChange {
-            added: vec![
-                mapping("0-4", None),
-                mapping("4-8", Some(Unreclaimable::Locked)),
-            ],
+            added: added.into(),
             ..MappingChange::default()
         });
         let parts = table.unreclaimable(TargetId(0), range_of("2-6"));

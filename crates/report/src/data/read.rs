@@ -94,10 +94,10 @@ impl ReadExtent {
             return Err(NothingThere::NotInPart { lasts });
         }
         match at.filter(|at| *at > self.end) {
-            Some(at) => Err(NothingThere::NotAt {
-                at: units::format_time(at),
-                lasts,
-            }),
+            Some(at) => {
+                let at = units::format_time(at);
+                Err(NothingThere::NotAt { at, lasts })
+            }
             None => Ok(()),
         }
     }

@@ -48,7 +48,6 @@ pub(crate) const fn nullable(name: &'static str, kind: ColumnType, about: &'stat
 }
 
 impl Column {
-    /// Formats a value as a field of CSV.
     pub(crate) fn field(&self, value: ColumnValue<'_>) -> String {
         match value {
             ColumnValue::Null => self.absent.to_owned(),
@@ -156,7 +155,6 @@ impl<'a, T: Into<ColumnValue<'a>>> From<Option<T>> for ColumnValue<'a> {
     }
 }
 
-/// A column being built.
 enum Builder {
     Bool(BooleanBuilder),
     U32(UInt32Builder),
@@ -225,16 +223,12 @@ pub(crate) struct Rows {
 
 impl Rows {
     pub(crate) fn new(columns: &[Column]) -> Self {
-        let fields: Vec<Field> = columns
-            .iter()
-            .map(|column| Field::new(column.name, column.kind.data_type(), column.is_nullable))
-            .collect();
+        let field = |of: &Column| Field::new(of.name, of.kind.data_type(), of.is_nullable);
+        let fields: Vec<Field> = columns.iter().map(field).collect();
+        let builders = columns.iter().map(|column| Builder::new(column.kind));
         Self {
             schema: Arc::new(Schema::new(fields)),
-            columns: columns
-                .iter()
-                .map(|column| Builder::new(column.kind))
-                .collect(),
+            columns: builders.collect(),
             held: 0,
         }
     }

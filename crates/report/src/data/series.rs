@@ -9,7 +9,6 @@ pub use isotherm_render::plot::Point;
 
 /// The largest number of bins of a [`Series`]; a full one has between half of it and all of it.
 const MAX_BINS: usize = 1024;
-/// Width of the first bins.
 const FIRST_WIDTH: Nanos = Nanos::from_millis(1);
 /// The largest number of different values in [`WeightedValues`].
 const MAX_VALUES: usize = 1 << 15;
@@ -144,10 +143,8 @@ impl WeightedValues {
     pub fn push(&mut self, value: u64, weight: f64) {
         self.min = self.min.min(value);
         self.max = self.max.max(value);
-        *self
-            .weights
-            .entry(value / self.step * self.step)
-            .or_default() += weight;
+        let rounded = self.weights.entry(value / self.step * self.step);
+        *rounded.or_default() += weight;
         while self.weights.len() > MAX_VALUES {
             self.step *= 2;
             let mut rounded: BTreeMap<u64, f64> = BTreeMap::new();
@@ -174,6 +171,9 @@ impl WeightedValues {
             if percent <= 0.0 {
                 return self.min;
             }
+            if percent >= 100.0 {
+                return self.max;
+            }
             let wanted = total * percent / 100.0;
             let mut below = 0.0;
             let hit = self.weights.iter().find(|(_, weight)| {
@@ -184,15 +184,11 @@ impl WeightedValues {
             hit.map_or(self.max, |(value, _)| *value)
                 .clamp(self.min, self.max)
         };
-        let value = |&percent: &f64| Percentile {
+        let percentile = |&percent: &f64| Percentile {
             percent,
-            value: if percent >= 100.0 {
-                self.max
-            } else {
-                value_at(percent)
-            },
+            value: value_at(percent),
         };
-        percents.iter().map(value).collect()
+        percents.iter().map(percentile).collect()
     }
 }
 
@@ -205,11 +201,8 @@ mod tests {
         for &value in values {
             distribution.push(value, 1.0);
         }
-        let found: Vec<u64> = distribution
-            .percentiles(percents)
-            .iter()
-            .map(|p| p.value)
-            .collect();
+        let found = distribution.percentiles(percents);
+        let found: Vec<u64> = found.iter().map(|p| p.value).collect();
         assert_eq!(found, expected);
     }
 
@@ -240,11 +233,8 @@ mod tests {
         let mut series = Series::default();
         for second in 0..5_000_u64 {
             let value = if second == 1234 { 1_000 } else { second % 2 };
-            series.push(
-                Nanos::from_millis(second * 1000),
-                Nanos::from_millis(1000),
-                value,
-            );
+            let time = Nanos::from_millis(second * 1000);
+            series.push(time, Nanos::from_millis(1000), value);
         }
         let points = series.points();
         assert!(points.len() <= MAX_BINS && points.len() > MAX_BINS / 2);

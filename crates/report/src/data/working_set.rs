@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::{MemoryTotals, Nanos, Snapshot, TargetId};
 
-/// The memory in use in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     /// Touched bytes of regions that were accessed at least at the requested rate.
     pub(crate) working_set: u64,
-    /// Totals of all regions.
     pub(crate) totals: MemoryTotals,
 }
 
@@ -21,18 +19,16 @@ impl Use {
         for region in &snapshot.regions {
             sum.totals.add(region);
             let counts = least.is_none_or(|least| region.nr_accesses.is_some_and(|n| n >= least));
-            if counts {
-                // A rate of zero admits regions that nothing touched, where the source knows of
-                // addresses only.
-                let is_idle = region.memory.is_none() && region.nr_accesses == Some(0.0);
-                let all = is_idle && least.is_some();
-                let bytes = if all {
-                    region.range.len()
-                } else {
-                    region.touched()
-                };
-                sum.working_set = sum.working_set.saturating_add(bytes);
+            if !counts {
+                continue;
             }
+            // A rate of zero admits regions that nothing touched, where the source knows of addresses only.
+            let is_idle = region.memory.is_none() && region.nr_accesses == Some(0.0);
+            let bytes = match least {
+                Some(_) if is_idle => region.range.len(),
+                _ => region.touched(),
+            };
+            sum.working_set = sum.working_set.saturating_add(bytes);
         }
         sum
     }
@@ -49,7 +45,6 @@ impl Plus for Use {
 
 /// Counts of a target that can be added; the default is the zero.
 pub(crate) trait Plus: Copy + Default {
-    /// Returns the sum of both.
     #[must_use]
     fn plus(self, other: Self) -> Self;
 }
@@ -83,7 +78,6 @@ impl<U: Plus> Rounds<U> {
         finished
     }
 
-    /// Ends the last round and returns it.
     pub(crate) fn close(&mut self) -> Option<Round<U>> {
         let (start, end) = self.open.take()?;
         // A target that has not been seen for two of its intervals is gone.

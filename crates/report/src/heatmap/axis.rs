@@ -9,7 +9,6 @@
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 use serde::Serialize;
 
-/// The largest number of segments of an axis.
 const MAX_SEGMENTS: usize = 12;
 /// The divisor of the rows that gives each segment's minimum number of rows.
 const LEAST_SHARE: usize = 40;
@@ -35,7 +34,6 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Run {
     pub(super) range: AddressRange,
-    /// Start of the run on the axis.
     pub(super) offset: u64,
 }
 
@@ -66,12 +64,10 @@ impl Axis {
         axis
     }
 
-    /// Returns the number of rows.
     pub(super) fn rows(&self) -> usize {
         self.bounds.len().saturating_sub(1)
     }
 
-    /// Returns the addresses of a row.
     pub(super) fn row_range(&self, row: usize) -> AddressRange {
         let (from, to) = (self.bounds[row], self.bounds[row + 1]);
         let run_at = |offset: u64| {
@@ -85,17 +81,14 @@ impl Axis {
         )
     }
 
-    /// Returns the bytes on the axis that a row covers.
     pub(super) fn row_bytes(&self, row: usize) -> u64 {
         self.bounds[row + 1] - self.bounds[row]
     }
 
-    /// Returns the start of a row on the axis.
     pub(super) fn row_offset(&self, row: usize) -> u64 {
         self.bounds[row]
     }
 
-    /// Returns the bytes on the axis.
     pub(super) fn bytes(&self) -> u64 {
         self.bounds.last().copied().unwrap_or_default()
     }
@@ -132,7 +125,6 @@ impl Axis {
         }
     }
 
-    /// Divides the runs into segments and the segments into rows.
     fn divide(&mut self, rows: usize) {
         let starts = self.segment_starts(rows);
         let total: u64 = self.runs.iter().map(|run| run.range.len()).sum();
@@ -149,16 +141,13 @@ impl Axis {
             let first_row = self.rows();
             for row in 1..=count as u64 {
                 let even = u128::from(shown) * u128::from(row) / count as u128;
-                let bound = if row == count as u64 {
-                    shown
-                } else {
-                    even as u64 / PAGE_SIZE * PAGE_SIZE
-                };
+                let is_last = row == count as u64;
+                let page = even as u64 / PAGE_SIZE * PAGE_SIZE;
+                let bound = if is_last { shown } else { page };
                 self.bounds.push(offset + bound);
             }
-            let before = first
-                .checked_sub(1)
-                .map(|before| self.runs[before].range.end);
+            let before = first.checked_sub(1);
+            let before = before.map(|before| self.runs[before].range.end);
             self.segments.push(Segment {
                 first_row,
                 rows: count,
@@ -226,13 +215,8 @@ mod tests {
                 let _ = write!(shown, "~{}~ ", segment.gap_before_bytes / PAGE_SIZE);
             }
             for row in segment.first_row..segment.first_row + segment.rows {
-                let range = axis.row_range(row);
-                let _ = write!(
-                    shown,
-                    "{}-{} ",
-                    range.start / PAGE_SIZE,
-                    range.end / PAGE_SIZE
-                );
+                let AddressRange { start, end } = axis.row_range(row);
+                let _ = write!(shown, "{}-{} ", start / PAGE_SIZE, end / PAGE_SIZE);
             }
         }
         assert_eq!(shown.trim_end(), expected);
@@ -267,15 +251,9 @@ mod tests {
 
     #[test]
     fn more_gaps_than_segments_are_cut_out_silently() {
-        check(
-            &[(0, 4), (100, 104), (300, 304), (900, 904)],
-            4,
-            "0-4 100-104 300-304 900-904",
-        );
-        check(
-            &[(0, 4), (100, 104), (300, 304), (900, 904)],
-            8,
-            "0-2 2-4 100-102 102-104 300-302 302-304 ~596~ 900-902 902-904",
-        );
+        let covered = [(0, 4), (100, 104), (300, 304), (900, 904)];
+        check(&covered, 4, "0-4 100-104 300-304 900-904");
+        let marked = "0-2 2-4 100-102 102-104 300-302 302-304 ~596~ 900-902 902-904";
+        check(&covered, 8, marked);
     }
 }

@@ -16,13 +16,10 @@ pub(super) struct Piece {
     pub(super) end: u64,
     /// Access rate times seconds for which it is known (a mean over the bytes).
     pub(super) accessed: f32,
-    /// Seconds for which the rate is known.
     pub(super) known: f32,
-    /// Seconds for which the rate is unknown.
     pub(super) unknown: f32,
     /// Seconds for which all of it was swapped out: no rate, and not unknown.
     pub(super) swapped: f32,
-    /// Age in seconds, when last seen.
     pub(super) age: f32,
 }
 
@@ -116,7 +113,6 @@ impl Column {
         }
     }
 
-    /// Overlays a later column on this one.
     pub(super) fn lay_column(&mut self, later: &Self, scratch: &mut Vec<Piece>) {
         overlay(&self.pieces, later.pieces.iter().copied(), scratch);
         self.pieces.clone_from(scratch);
@@ -268,21 +264,12 @@ mod tests {
     #[test]
     fn snapshots_are_laid_over_each_other() {
         check(&["[0,4)=9 [4,8)=1"], 9, "[0,4)=9/1 [4,8)=1/1");
-        check(
-            &["[0,4)=8 [4,8)=0", "[2,6)=4"],
-            9,
-            "[0,2)=8/1 [2,4)=6/2 [4,6)=2/2 [6,8)=0/1",
-        );
-        check(
-            &["[4,6)=2", "[0,2)=1 [8,9)=3"],
-            9,
-            "[0,2)=1/1 [4,6)=2/1 [8,9)=3/1",
-        );
-        check(
-            &["[0,9)=2", "[2,3)=4 [5,6)=?"],
-            9,
-            "[0,2)=2/1 [2,3)=3/2 [3,5)=2/1 [5,6)=2/2 [6,9)=2/1",
-        );
+        let laid = "[0,2)=8/1 [2,4)=6/2 [4,6)=2/2 [6,8)=0/1";
+        check(&["[0,4)=8 [4,8)=0", "[2,6)=4"], 9, laid);
+        let laid = "[0,2)=1/1 [4,6)=2/1 [8,9)=3/1";
+        check(&["[4,6)=2", "[0,2)=1 [8,9)=3"], 9, laid);
+        let laid = "[0,2)=2/1 [2,3)=3/2 [3,5)=2/1 [5,6)=2/2 [6,9)=2/1";
+        check(&["[0,9)=2", "[2,3)=4 [5,6)=?"], 9, laid);
         check(&["[2,3)=4", "[0,9)=2"], 9, "[0,2)=2/1 [2,3)=3/2 [3,9)=2/1");
     }
 
@@ -295,11 +282,8 @@ mod tests {
     fn the_boundaries_that_tell_least_go_first() {
         check(&["[0,4)=9 [4,8)=8 [8,12)=1"], 2, "[0,8)=9/1 [8,12)=1/1");
         check(&["[0,4)=9 [4,8)=? [8,12)=?"], 2, "[0,4)=9/1 [4,12)=?/1");
-        check(
-            &["[0,4)=5 [4,8)=5 [8,12)=5 [12,16)=5"],
-            2,
-            "[0,12)=5/1 [12,16)=5/1",
-        );
+        let same = "[0,4)=5 [4,8)=5 [8,12)=5 [12,16)=5";
+        check(&[same], 2, "[0,12)=5/1 [12,16)=5/1");
     }
 
     #[test]
@@ -310,13 +294,8 @@ mod tests {
             column
         };
         let page = |start, end| AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
-        let columns = [
-            column("[0,2)=1 [2,4)=1 [8,9)=1"),
-            column("[3,6)=1 [20,21)=?"),
-        ];
-        assert_eq!(
-            covered(&columns, |_| true),
-            [page(0, 6), page(8, 9), page(20, 21)]
-        );
+        let columns = ["[0,2)=1 [2,4)=1 [8,9)=1", "[3,6)=1 [20,21)=?"].map(column);
+        let united = [page(0, 6), page(8, 9), page(20, 21)];
+        assert_eq!(covered(&columns, |_| true), united);
     }
 }

@@ -286,13 +286,13 @@ mod tests {
     use isotherm_engine::RegionMemory;
     use isotherm_record::Item;
 
-    fn layers(snapshots: &[&str]) -> Layers {
-        let mut heatmap = Heatmap::new(&header(), Scope::default(), HeatmapOptions::default());
+    fn heatmap(scope: Scope, snapshots: &[&str]) -> Heatmap {
+        let mut heatmap = Heatmap::new(&header(), scope, HeatmapOptions::default());
         for (second, text) in (0..).zip(snapshots) {
             let (from, to) = (second * 1000, second * 1000 + 1000);
             heatmap.push(&Item::Snapshot(snapshot_at(0, from, to, text)));
         }
-        heatmap.finish_layers()
+        heatmap
     }
 
     /// Formats each column's pieces as `place+units=rate`, in tenths.
@@ -314,7 +314,8 @@ mod tests {
 
     #[test]
     fn pieces_are_on_an_axis_without_what_was_never_there() {
-        let found = layers(&["[0,4)=9 [4,8)=0 [1000,1002)=?", "[2,8)=1"]);
+        let lines = ["[0,4)=9 [4,8)=0 [1000,1002)=?", "[2,8)=1"];
+        let found = heatmap(Scope::default(), &lines).finish_layers();
         let layer = &found.targets[0];
         assert_eq!(shown(layer), ["0+4=9 4+4=0 8+2=?", "2+6=1"]);
         assert_eq!((found.columns, layer.columns.len()), (2, 3));
@@ -326,11 +327,10 @@ mod tests {
 
     #[test]
     fn what_is_swapped_out_is_neither_idle_nor_unknown() {
-        let mut heatmap = Heatmap::new(&header(), Scope::default(), HeatmapOptions::default());
+        let mut heatmap = heatmap(Scope::default(), &[]);
         let mut snapshot = snapshot_at(0, 0, 1000, "[0,4)=9 [4,8)=0 [8,9)=0");
-        for (region, (resident, swapped)) in
-            snapshot.regions.iter_mut().zip([(4, 0), (0, 4), (0, 0)])
-        {
+        let memory = [(4, 0), (0, 4), (0, 0)];
+        for (region, (resident, swapped)) in snapshot.regions.iter_mut().zip(memory) {
             region.memory = Some(RegionMemory {
                 resident: resident * PAGE_SIZE,
                 swapped: swapped * PAGE_SIZE,
@@ -338,10 +338,8 @@ mod tests {
             });
         }
         heatmap.push(&Item::Snapshot(snapshot));
-        assert_eq!(
-            shown(&heatmap.finish_layers().targets[0]),
-            ["0+4=9 4+4=out"]
-        );
+        let layers = heatmap.finish_layers();
+        assert_eq!(shown(&layers.targets[0]), ["0+4=9 4+4=out"]);
     }
 
     #[test]
@@ -354,16 +352,12 @@ mod tests {
     #[test]
     fn a_part_stands_on_the_axis_of_the_whole() {
         let lines = ["[0,4)=9 [4,8)=0 [1000,1002)=?", "[2,8)=1 [1000,1002)=5"];
-        let whole = layers(&lines);
+        let whole = heatmap(Scope::default(), &lines).finish_layers();
         let scope = Scope {
             from: Some(Nanos::from_millis(1000)),
             ..Scope::default()
         };
-        let mut part = Heatmap::new(&header(), scope, HeatmapOptions::default());
-        for (second, text) in (0..).zip(lines) {
-            let (from, to) = (second * 1000, second * 1000 + 1000);
-            part.push(&Item::Snapshot(snapshot_at(0, from, to, text)));
-        }
+        let part = heatmap(scope, &lines);
         let part = part.finish_layer_on(TargetId(0), &whole.targets[0].axis);
         assert_eq!(shown(&part.targets[0]), ["2+6=1 8+2=5"]);
         assert_eq!(part.targets[0].axis, whole.targets[0].axis);

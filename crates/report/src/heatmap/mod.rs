@@ -79,11 +79,8 @@ pub struct HeatmapCell {
 
 /// The addresses of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "Row")
-)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Row"))]
 pub struct HeatmapRow {
     /// Range from the first address to the last; parts cut out of the axis may lie between.
     #[cfg_attr(feature = "schema", schemars(with = "crate::exact::Ends"))]
@@ -199,12 +196,10 @@ impl Heatmap {
 
     fn lay(&mut self, snapshot: &Snapshot) {
         let length = snapshot.end.since(snapshot.start).0.max(1);
-        let start = if let Some(start) = self.start {
-            start
-        } else {
+        let start = self.start.unwrap_or(snapshot.start);
+        if self.start.replace(start).is_none() {
             self.width = Nanos(length);
-            *self.start.insert(snapshot.start)
-        };
+        }
         let from = snapshot.start.since(start).0;
         let to = from.saturating_add(length);
         while (to - 1) / self.width.0 >= self.options.columns_read as u64 {
@@ -297,7 +292,6 @@ impl Heatmap {
         left_out.len()
     }
 
-    /// Returns the number of columns that the record filled.
     fn nr_columns(&self) -> usize {
         self.end.0.div_ceil(self.width.0) as usize
     }
@@ -373,7 +367,6 @@ impl Accumulate for Heatmap {
         let start = self.start.unwrap_or_default();
         let start_ns = self.context.offset(start);
         let targets = self.take_largest();
-        let targets_left_out = self.targets_left_out;
         let many = targets.len().saturating_sub(3).max(1);
         let rows = (self.options.rows / many).max(self.options.rows.min(100));
         let targets = targets
@@ -388,17 +381,15 @@ impl Accumulate for Heatmap {
             column_ns: self.width.0 as f64 * read as f64 / columns.max(1) as f64,
             columns,
             targets,
-            targets_left_out,
+            targets_left_out: self.targets_left_out,
         }
     }
 }
 
-/// Returns bytes times time.
 fn size(columns: &[Column]) -> f64 {
     let pieces = columns.iter().flat_map(|column| &column.pieces);
-    pieces
-        .map(|p| (p.end - p.start) as f64 * f64::from(p.known + p.unknown))
-        .sum()
+    let sizes = pieces.map(|p| (p.end - p.start) as f64 * f64::from(p.known + p.unknown));
+    sizes.sum()
 }
 
 #[derive(Clone, Copy, Default)]

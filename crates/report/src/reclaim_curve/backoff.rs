@@ -4,11 +4,12 @@
 //! The result of an idle period depends on earlier periods, and so on the threshold. The module therefore simulates the
 //! policy page by page for each of [`THRESHOLDS`]. A page that was absent for a time counts as new.
 
-use isotherm_engine::{Nanos, PAGE_SIZE};
+use std::ops::Range;
 
-use super::{ReclaimPoint, steady};
+use isotherm_engine::Nanos;
 
-/// The thresholds of the curve.
+use super::{ReclaimPoint, Scale};
+
 pub(crate) const THRESHOLDS: [Nanos; 12] = [
     Nanos::from_millis(200),
     Nanos::from_millis(500),
@@ -28,7 +29,6 @@ pub(crate) const THRESHOLDS: [Nanos; 12] = [
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Returned(u32);
 
-/// The sums of each threshold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff([Sums; THRESHOLDS.len()]);
 
@@ -60,33 +60,11 @@ impl Backoff {
         }
     }
 
-    /// Returns the points of `thresholds`, over `seconds` of record and `resident` bytes of memory.
-    pub(super) fn points(
-        &self,
-        thresholds: std::ops::Range<Nanos>,
-        (seconds, resident): (f64, u64),
-        refault_cost: Nanos,
-    ) -> Vec<ReclaimPoint> {
+    pub(super) fn points(&self, thresholds: Range<Nanos>, scale: Scale) -> Vec<ReclaimPoint> {
         let all = THRESHOLDS.into_iter().zip(&self.0);
         let reported = all.filter(|(threshold, _)| thresholds.contains(threshold));
         reported
-            .map(|(threshold_ns, sums)| {
-                let saved = sums.page_seconds * PAGE_SIZE as f64;
-                ReclaimPoint {
-                    threshold_ns,
-                    idle_pages: sums.pages,
-                    saved_byte_seconds: saved,
-                    saved_mean_bytes: (saved / seconds) as u64,
-                    saved_share: saved / seconds / resident.max(1) as f64,
-                    steady_share: steady(
-                        saved / seconds / resident.max(1) as f64,
-                        threshold_ns,
-                        seconds,
-                    ),
-                    refaults_per_s: sums.refaults as f64 / seconds,
-                    slowdown: sums.refaults as f64 * refault_cost.as_secs_f64() / seconds,
-                }
-            })
+            .map(|(at, sums)| scale.point(at, sums.pages, sums.page_seconds, sums.refaults))
             .collect()
     }
 }

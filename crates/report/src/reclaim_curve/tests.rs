@@ -6,7 +6,7 @@ use isotherm_policy::Unreclaimable;
 use isotherm_record::item::{Mapping, MappingChange};
 
 use super::*;
-use crate::test_records::{at, header};
+use crate::test_records::{at, header, mapping};
 
 /// Builds a report of scans of one block, a second each. Each page has a character: `#` accessed, `.` idle, `?`
 /// unknown, a space absent.
@@ -67,23 +67,6 @@ fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
 }
 
 #[test]
-fn a_stretch_saves_what_is_over_the_threshold_and_costs_a_refault() {
-    // The page is idle for 4 s between two accesses.
-    let report = report(&["#", ".", ".", ".", ".", "#"], None);
-    assert_eq!(at_threshold(&report, 1), (3.0, 1.0));
-    assert_eq!(at_threshold(&report, 3), (1.0, 1.0));
-    assert_eq!(at_threshold(&report, 4), (0.0, 1.0));
-    assert_eq!(at_threshold(&report, 5), (0.0, 0.0));
-}
-
-#[test]
-fn what_idles_to_the_end_costs_nothing() {
-    let report = report(&["##", "#.", "#.", "#."], None);
-    assert_eq!(at_threshold(&report, 1), (2.0, 0.0));
-    assert_eq!(report.resident_mean_bytes, 2 * PAGE_SIZE);
-}
-
-#[test]
 fn the_steady_share_leaves_out_the_time_in_which_nothing_could_be_idle_yet() {
     let report = report(&["##", "#.", "#.", "#."], None);
     let steady = |seconds: u64| report.at(Nanos::from_millis(seconds * 1000)).steady_share;
@@ -110,10 +93,8 @@ fn unknown_is_not_cold() {
 fn unreclaimable_memory_is_never_taken() {
     let first = AddressRange::new(0x20_0000, 0x20_1000);
     let locked = Mapping {
-        range: first,
-        permissions: "rw-p".into(),
-        name: String::new(),
         unreclaimable: Some(Unreclaimable::Locked),
+        ..mapping(first, "")
     };
     let scans = ["##", "..", "..", "##"];
     let report = report_of(&scans, None, vec![locked]);
@@ -153,14 +134,11 @@ fn a_page_that_came_back_waits_longer() {
     assert_eq!(at_threshold(&report, 2), (3.0, 3.0));
     let two = Nanos(2_000_000_000);
     let mut backed_off = report.backoff_points.iter();
-    let backed_off = backed_off
-        .find(|point| point.threshold_ns == two)
-        .expect("reported");
-    let saved = backed_off.saved_byte_seconds / PAGE_SIZE as f64;
-    assert_eq!(
-        (saved.round(), (backed_off.refaults_per_s * 13.0).round()),
-        (1.0, 1.0)
-    );
+    let backed_off = backed_off.find(|point| point.threshold_ns == two);
+    let backed_off = backed_off.expect("reported");
+    let saved = (backed_off.saved_byte_seconds / PAGE_SIZE as f64).round();
+    let refaults = (backed_off.refaults_per_s * 13.0).round();
+    assert_eq!((saved, refaults), (1.0, 1.0));
     assert_eq!(backed_off.idle_pages, 1);
 }
 

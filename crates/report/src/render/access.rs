@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use isotherm_engine::units;
 
 use super::{ReportFormat, Style, page};
-use crate::access::{AccessReport, AccessTable, MappingTotals, Row, Totals};
+use crate::access::{AccessReport, AccessTable, Row, Totals};
 use crate::context::RecordInfo;
 use crate::rows::ColumnType::{Address, F64, Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
@@ -17,7 +17,6 @@ use isotherm_render::table::Table;
 
 /// The largest number of regions in a picture; with more, rows would be thinner than their text.
 const MAX_BARS: usize = 200;
-/// The largest number of mappings in the text's totals.
 const MAX_MAPPINGS: usize = 12;
 
 impl Tabulate for AccessTable {
@@ -134,16 +133,12 @@ impl<'a> AccessWriter<'a> {
             }
             ReportFormat::Svg => self.out.write_all(picture(table).as_bytes()),
             ReportFormat::Html => {
-                let section = page::figure(
-                    &title(table),
-                    &totals(&table.totals, &self.style),
-                    &picture(table),
-                );
+                let totals = totals(&table.totals, &self.style);
+                let section = page::figure(&title(table), &totals, &picture(table));
                 self.out.write_all(section.as_bytes())?;
-                let shown = table.mappings.iter().take(MAX_MAPPINGS);
-                let rows = shown.map(|mapping| mapping_row(mapping, &self.style));
-                let head = ["Regions", "Hot", "Cold", "Idle", "Unknown", "Mapping"];
-                let section = page::table("By mapping", "", &head, rows);
+                let heads = "Regions|Hot|Cold|Idle|Unknown|Mapping";
+                let mappings = mapping_table(heads, table, &self.style);
+                let section = mappings.html("By mapping", "");
                 self.out.write_all(section.as_bytes())
             }
         }
@@ -192,20 +187,13 @@ impl<'a> AccessWriter<'a> {
 }
 
 fn title(table: &AccessTable) -> String {
-    let (start, end) = (
-        units::format_time(table.start_ns),
-        units::format_time(table.end_ns),
-    );
-    let target = table.target.label();
-    let regions = if table.regions.len() == table.regions_total {
-        format!("{} regions", table.regions_total)
-    } else {
-        format!("{} of {} regions", table.regions.len(), table.regions_total)
+    let [start, end] = [table.start_ns, table.end_ns].map(units::format_time);
+    let (target, snapshot) = (table.target.label(), table.snapshot);
+    let regions = match (table.regions.len(), table.regions_total) {
+        (shown, total) if shown == total => format!("{total} regions"),
+        (shown, total) => format!("{shown} of {total} regions"),
     };
-    format!(
-        "{target}, snapshot {} ({start} to {end}), {regions}",
-        table.snapshot
-    )
+    format!("{target}, snapshot {snapshot} ({start} to {end}), {regions}")
 }
 
 fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -228,25 +216,28 @@ fn text(table: &AccessTable, style: &Style, out: &mut dyn Write) -> io::Result<(
         return Ok(());
     }
     writeln!(out, "\nBy mapping:")?;
-    let shown = table.mappings.iter().take(MAX_MAPPINGS);
-    let rows = shown.map(|mapping| mapping_row(mapping, style));
-    Table::of("REGIONS>|HOT>|COLD>|IDLE>|UNKNOWN>|MAPPING", rows).write(out)?;
+    let heads = "REGIONS>|HOT>|COLD>|IDLE>|UNKNOWN>|MAPPING";
+    mapping_table(heads, table, style).write(out)?;
     match table.mappings.len().saturating_sub(MAX_MAPPINGS) {
         0 => Ok(()),
         n => writeln!(out, "and {n} smaller ones; --format json has all"),
     }
 }
 
-fn mapping_row(mapping: &MappingTotals, style: &Style) -> [String; 6] {
-    let totals = &mapping.totals;
-    [
-        mapping.regions.to_string(),
-        style.bytes(totals.hot_bytes),
-        style.bytes(totals.cold_bytes),
-        style.bytes(totals.idle_bytes),
-        style.bytes(totals.unknown_bytes),
-        mapping.mapping.as_deref().unwrap_or("-").to_owned(),
-    ]
+fn mapping_table(heads: &str, table: &AccessTable, style: &Style) -> Table {
+    let shown = table.mappings.iter().take(MAX_MAPPINGS);
+    let rows = shown.map(|of| {
+        let totals = &of.totals;
+        [
+            of.regions.to_string(),
+            style.bytes(totals.hot_bytes),
+            style.bytes(totals.cold_bytes),
+            style.bytes(totals.idle_bytes),
+            style.bytes(totals.unknown_bytes),
+            of.mapping.as_deref().unwrap_or("-").to_owned(),
+        ]
+    });
+    Table::of(heads, rows)
 }
 
 fn totals(totals: &Totals, style: &Style) -> String {
@@ -270,14 +261,13 @@ fn totals(totals: &Totals, style: &Style) -> String {
 }
 
 fn mapping(row: &Row) -> String {
-    row.mapping
-        .as_ref()
-        .map_or_else(|| "-".into(), ToString::to_string)
+    let mapping = row.mapping.as_ref();
+    mapping.map_or_else(|| "-".into(), ToString::to_string)
 }
 
 fn picture(table: &AccessTable) -> String {
-    let largest = table.regions.iter().map(|row| row.size_bytes).max();
-    let largest = largest.unwrap_or(1) as f64;
+    let sizes = table.regions.iter().map(|row| row.size_bytes);
+    let largest = sizes.max().unwrap_or(1) as f64;
     let shown = table.regions.iter().take(MAX_BARS);
     let rows = shown.map(|row| Bar {
         label: format!("{:#x}", row.start),

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use isotherm_engine::{Nanos, units};
 use isotherm_policy::Refusal;
 
-use super::wss::spark;
+use super::over_time::spark;
 use super::{Render, Style, or_empty, page};
 use crate::actions::{ActionsReport, GuardCourse, SchemeActions};
 use crate::rows::ColumnType::{Name, U32, U64};
@@ -14,7 +14,6 @@ use crate::table::Tabulate;
 use isotherm_render::plot::{NamedLine, lines};
 use isotherm_render::table::Table;
 
-/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 24;
 /// Number of processes that text and pages show; JSON has all.
 const PROCESSES_SHOWN: usize = 20;
@@ -122,16 +121,16 @@ impl Render for ActionsReport {
         let mut rows = Vec::new();
         for scheme in &self.schemes {
             let tried = style.bytes(scheme.tried_bytes);
-            rows.push(vec![name(scheme), "tried".into(), tried]);
+            rows.push([name(scheme), "tried".into(), tried]);
             let applied = style.bytes(scheme.applied_bytes);
-            rows.push(vec![name(scheme), "applied".into(), applied]);
+            rows.push([name(scheme), "applied".into(), applied]);
             for way in &scheme.moved {
                 let what = format!("from node {} to node {}", way.from, way.to);
-                rows.push(vec![name(scheme), what, style.bytes(way.bytes)]);
+                rows.push([name(scheme), what, style.bytes(way.bytes)]);
             }
             for (why, n) in &scheme.refused_bytes {
                 let what = format!("refused: {}", reason(*why));
-                rows.push(vec![name(scheme), what, style.bytes(*n)]);
+                rows.push([name(scheme), what, style.bytes(*n)]);
             }
         }
         html += &page::table("Schemes", "", &["Scheme", "", "Bytes"], rows);
@@ -152,7 +151,6 @@ impl Render for ActionsReport {
 }
 
 impl ActionsReport {
-    /// Writes the memory that schemes and the kernel moved between nodes.
     fn moves_text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         let mut rows = Vec::new();
         for scheme in &self.schemes {
@@ -169,10 +167,8 @@ impl ActionsReport {
         if rows.is_empty() {
             return Ok(());
         }
-        writeln!(
-            out,
-            "\nMoved by the kernel itself meanwhile, by its counters:"
-        )?;
+        let title = "Moved by the kernel itself meanwhile, by its counters:";
+        writeln!(out, "\n{title}")?;
         Table::of("OF|COUNTER|PAGES>", rows).write(out)
     }
 
@@ -198,7 +194,6 @@ impl ActionsReport {
             .collect()
     }
 
-    /// Builds the table of the processes with the most applied bytes.
     fn process_table(&self, style: &Style) -> Table {
         let rows = self.processes.iter().take(PROCESSES_SHOWN).map(|of| {
             let refused = { of.refused_bytes.iter() }.max_by_key(|(_, bytes)| **bytes);
@@ -225,10 +220,8 @@ impl ActionsReport {
 }
 
 fn name(scheme: &SchemeActions) -> String {
-    let context = scheme
-        .context
-        .as_ref()
-        .map_or_else(String::new, |c| format!("{c}, "));
+    let context = scheme.context.as_ref();
+    let context = context.map_or_else(String::new, |c| format!("{c}, "));
     let dry = if scheme.dry_run { " (dry run)" } else { "" };
     format!("{context}{} {}{dry}", scheme.scheme, scheme.action)
 }
@@ -240,10 +233,8 @@ pub fn reason(why: Refusal) -> String {
 }
 
 fn guard_text(guard: &GuardCourse) -> String {
-    let context = guard
-        .context
-        .as_ref()
-        .map_or_else(String::new, |c| format!(" of {c}"));
+    let context = guard.context.as_ref();
+    let context = context.map_or_else(String::new, |c| format!(" of {c}"));
     let stops = match guard.stops {
         0 => "never stopped the schemes".to_owned(),
         n => {
@@ -262,19 +253,15 @@ fn guard_text(guard: &GuardCourse) -> String {
     let limit_ratio = guard.limit_ratio_max;
     let limit_ratio = limit_ratio.map(|limit_ratio| format!("limit ratio up to {limit_ratio:.2}"));
     let lost = guard.account.map(|account| {
+        let [lost, allowed] = [account.lost, account.allowed].map(units::format_time);
         format!(
-            "targets lost {} of the {} that they might (waits, CPU time, interruptions by acting)",
-            units::format_time(account.lost),
-            units::format_time(account.allowed)
+            "targets lost {lost} of the {allowed} that they might (waits, CPU time, interruptions by acting)"
         )
     });
     let waited = guard.slowdown_mean.zip(guard.slowdown_max);
     let waited = waited.map(|(mean, max)| {
-        format!(
-            "they waited for memory for {} of their time (at most {})",
-            units::format_share(mean),
-            units::format_share(max)
-        )
+        let [mean, max] = [mean, max].map(units::format_share);
+        format!("they waited for memory for {mean} of their time (at most {max})")
     });
     let refaults = guard.refaults_per_s_mean.zip(guard.refaults_per_s_max);
     let refaults =

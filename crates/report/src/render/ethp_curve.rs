@@ -19,15 +19,6 @@ const RIGHT: f64 = 40.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 48.0;
 
-const HEAD: [&str; 6] = [
-    "Policy",
-    "In huge pages",
-    "Waste",
-    "Of resident",
-    "Of always' waste",
-    "Coverage",
-];
-/// The note on the meaning of coverage.
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
      covered: what the TLB is spared at most. It is not time; measure that (`isotherm eval`, `isotherm-bench huge`)";
 
@@ -62,22 +53,16 @@ impl Tabulate for EthpCurveReport {
 impl Render for EthpCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.facts(style))?;
-        let rows = self.shown().into_iter();
-        let rows = rows.map(|(name, point)| fields(&name, &point, style));
         let heads = "POLICY|HUGE>|WASTE>|OF RESIDENT>|OF ALWAYS>|COVERAGE>";
-        Table::of(heads, rows).write(out)?;
+        Table::of(heads, self.shown(style)).write(out)?;
         writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
     }
 
-    /// Draws coverage over waste.
     fn svg(&self) -> String {
         let note = "Translations covered by huge pages (not time), by their waste as a share of resident memory.";
         let mut svg = plot::open_titled(HEIGHT, TITLE, note);
-        let most = self.always.waste_share;
-        let most = self
-            .points
-            .iter()
-            .fold(most, |most, p| most.max(p.waste_share));
+        let shares = self.points.iter().map(|point| point.waste_share);
+        let most = shares.fold(self.always.waste_share, f64::max);
         let most = if most > 0.0 { most } else { 1.0 };
         let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / most;
         for quarter in 0..=4 {
@@ -97,11 +82,8 @@ impl Render for EthpCurveReport {
                 up = y(share),
             );
         }
-        let path = plot::path(
-            self.points
-                .iter()
-                .map(|p| (x(p.waste_share), y(p.coverage))),
-        );
+        let points = self.points.iter();
+        let path = plot::path(points.map(|p| (x(p.waste_share), y(p.coverage))));
         let _ = writeln!(
             svg,
             "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{path}\"/>",
@@ -128,9 +110,8 @@ impl Render for EthpCurveReport {
         let style = Style::default();
         let mut html = page::start("Huge pages", &self.record);
         html += &page::figure(TITLE, &self.choice(&style), &self.svg());
-        let rows = self.shown().into_iter();
-        let rows = rows.map(|(name, point)| fields(&name, &point, &style));
-        html += &page::table("By policy", &self.facts(&style), &HEAD, rows);
+        let heads = "Policy|In huge pages|Waste|Of resident|Of always' waste|Coverage";
+        html += &Table::of(heads, self.shown(&style)).html("By policy", &self.facts(&style));
         let _ = writeln!(html, "<p>{COVERAGE}.</p>");
         html
     }
@@ -151,7 +132,6 @@ fn fields(name: &str, point: &EthpPoint, style: &Style) -> [String; 6] {
 }
 
 impl EthpCurveReport {
-    /// Returns the policies with a name.
     fn named(&self) -> [(&'static str, &EthpPoint); 4] {
         [
             ("never", &self.never),
@@ -161,27 +141,21 @@ impl EthpCurveReport {
         ]
     }
 
-    fn shown(&self) -> Vec<(String, EthpPoint)> {
-        let bounds = self.points.iter().map(|point| {
-            let name = point.max_waste.map_or_else(
-                || "any waste".to_owned(),
-                |share| format!("waste <= {}", units::format_share(share)),
-            );
-            (name, *point)
+    /// Returns the rows of the table: the policies with the bounds between them.
+    fn shown(&self, style: &Style) -> Vec<[String; 6]> {
+        let bounds = self.points.iter().map(|point| match point.max_waste {
+            None => fields("any waste", point, style),
+            Some(share) => {
+                let name = format!("waste <= {}", units::format_share(share));
+                fields(&name, point, style)
+            }
         });
-        let named = self.named();
-        let (first, rest) = (&named[..1], &named[2..]);
-        let of = |named: &[(&str, &EthpPoint)]| -> Vec<(String, EthpPoint)> {
-            let named = named.iter();
-            named
-                .map(|(name, point)| ((*name).to_owned(), **point))
-                .collect()
-        };
-        of(first)
-            .into_iter()
-            .chain(bounds)
-            .chain(of(rest))
-            .collect()
+        let [never, _, unbounded, always] =
+            self.named().map(|(name, point)| fields(name, point, style));
+        let mut rows = vec![never];
+        rows.extend(bounds);
+        rows.extend([unbounded, always]);
+        rows
     }
 
     fn facts(&self, style: &Style) -> String {

@@ -4,8 +4,7 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::over_time::series;
-use super::wss::spark;
+use super::over_time::{series, spark};
 use super::{Render, Style, page};
 use crate::footprint::FootprintReport;
 use crate::rows::ColumnType::{Name, U64};
@@ -14,7 +13,6 @@ use crate::table::Tabulate;
 use isotherm_render::plot::{NamedLine, lines};
 use isotherm_render::table::Table;
 
-/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
 
 impl Tabulate for FootprintReport {
@@ -70,16 +68,10 @@ impl Render for FootprintReport {
     fn html(&self) -> String {
         let mut html = page::start("Memory footprint", &self.record);
         let of_system = |name: &str| name.starts_with("system");
-        html += &page::figure(
-            "The target",
-            "",
-            &self.picture(&self.heading(), |name| !of_system(name)),
-        );
-        html += &page::figure(
-            "The machine",
-            "",
-            &self.picture("Memory of the machine", of_system),
-        );
+        let target = self.picture(&self.heading(), |name| !of_system(name));
+        html += &page::figure("The target", "", &target);
+        let machine = self.picture("Memory of the machine", of_system);
+        html += &page::figure("The machine", "", &machine);
         let rows = self.metrics.iter().map(|metric| {
             let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];
             let [min, mean, max] = numbers.map(units::format_bytes);

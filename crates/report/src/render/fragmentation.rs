@@ -4,18 +4,16 @@ use std::io::{self, Write};
 
 use isotherm_engine::{Nanos, PAGE_SIZE, units};
 
-use super::wss::spark;
+use super::over_time::spark;
 use super::{Render, Style, page};
 use crate::fragmentation::{FragmentationReport, NodeFragmentation, Rounds, ScorePoint, ZoneState};
 use crate::rows::ColumnType::{F64, Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column};
 use crate::series::Point;
 use crate::table::Tabulate;
-use isotherm_render::plot::score;
-use isotherm_render::plot::{NamedLine, Unit, lines, lines_of};
+use isotherm_render::plot::{NamedLine, Unit, lines, lines_of, score};
 use isotherm_render::table::Table;
 
-/// Width of the longest sparkline beside the numbers.
 const SPARK_WIDTH: usize = 40;
 
 impl Tabulate for FragmentationReport {
@@ -65,14 +63,10 @@ impl Render for FragmentationReport {
             }
             text_of(node, style, out)?;
         }
-        if self.left_out_samples > 0 {
-            writeln!(
-                out,
-                "\n{} samples of more nodes are left out",
-                self.left_out_samples
-            )?;
+        match self.left_out_samples {
+            0 => Ok(()),
+            n => writeln!(out, "\n{n} samples of more nodes are left out"),
         }
-        Ok(())
     }
 
     fn svg(&self) -> String {
@@ -104,25 +98,13 @@ impl Render for FragmentationReport {
         let style = Style::default();
         html += &page::figure("Score", "", &self.svg());
         for node in &self.nodes {
-            let title = format!(
-                "Free memory of node {} by the size of its blocks",
-                node.node
-            );
+            let number = node.node;
+            let title = format!("Free memory of node {number} by the size of its blocks");
             html += &page::figure(&title, "", &free_memory(&title, node));
             let rows = node.zones.iter().map(|zone| zone_row(zone, &style));
-            let head = [
-                "Zone",
-                "Size",
-                "Free",
-                "Too small for the order, %",
-                "Score",
-            ];
-            html += &page::table(
-                &format!("Zones of node {} at the end", node.node),
-                &rounds(&node.rounds),
-                &head,
-                rows,
-            );
+            let title = format!("Zones of node {} at the end", node.node);
+            let heads = "Zone|Size|Free|Too small for the order, %|Score";
+            html += &Table::of(heads, rows).html(&title, &rounds(&node.rounds));
         }
         html
     }
@@ -165,15 +147,14 @@ fn text_of(node: &NodeFragmentation, style: &Style, out: &mut dyn Write) -> io::
         score(node.high),
         score(node.low),
     )?;
-    let scores = [
-        node.score_min,
-        node.score_mean,
-        node.score_max,
-        node.score_last,
+    let first = [
+        "score".to_owned(),
+        score(node.score_min),
+        score(node.score_mean),
+        score(node.score_max),
+        score(node.score_last),
+        spark(&in_steps(&node.score), SPARK_WIDTH),
     ];
-    let [min, mean, max, last] = scores.map(score);
-    let course = spark(&in_steps(&node.score), SPARK_WIDTH);
-    let first = ["score".to_owned(), min, mean, max, last, course];
     let orders = node.orders.iter().map(|order| {
         let name = format!("free blocks of {}", style.bytes(order.block_bytes));
         let numbers = [order.min, order.mean, order.max, order.last];
@@ -209,15 +190,13 @@ fn zone_row(zone: &ZoneState, style: &Style) -> [String; 5] {
     ]
 }
 
-/// Formats the results of compaction in one line.
 fn rounds(rounds: &Rounds) -> String {
     if rounds.count == 0 {
         return "no round of compaction".into();
     }
     let ended = rounds.ended.iter();
-    let ended: Vec<String> = ended
-        .map(|(why, count)| format!("{count} {}", why.replace('_', " ")))
-        .collect();
+    let ended = ended.map(|(why, count)| format!("{count} {}", why.replace('_', " ")));
+    let ended: Vec<String> = ended.collect();
     format!(
         "{} {} of compaction ({}): {}, {} of CPU time; {} pages looked at to move, {} to move to, {} isolated",
         rounds.count,

@@ -102,7 +102,6 @@ impl Render for HeatmapReport {
 }
 
 impl HeatmapReport {
-    /// Returns the start of a column.
     pub(crate) fn time_at(&self, column: usize) -> Nanos {
         self.start_ns + Nanos((self.column_ns * column as f64).round() as u64)
     }
@@ -110,17 +109,16 @@ impl HeatmapReport {
     /// Returns the start of a column for an axis: if the map starts within the first column of time, the axis starts at
     /// 0.
     fn shown_time_at(&self, column: usize) -> Nanos {
+        let time = self.time_at(column);
         let is_beginning = (self.start_ns.0 as f64) < self.column_ns;
-        let begin = if is_beginning {
-            self.start_ns
+        if is_beginning {
+            time.since(self.start_ns)
         } else {
-            Nanos(0)
-        };
-        Nanos(self.time_at(column).since(begin).0)
+            time
+        }
     }
 }
 
-/// The text of one target.
 struct Text<'a> {
     report: &'a HeatmapReport,
     target: &'a TargetHeatmap,
@@ -131,18 +129,11 @@ struct Text<'a> {
 impl Text<'_> {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let report = self.report;
-        let (from, to) = (
-            report.shown_time_at(0),
-            report.shown_time_at(report.columns),
-        );
+        let time_at = |column| units::format_time(report.shown_time_at(column));
+        let (from, to) = (time_at(0), time_at(report.columns));
         let column = units::format_time(Nanos(report.column_ns as u64));
         let target = self.target.target.label();
-        writeln!(
-            out,
-            "{target}, {} to {}, {column} a column\n",
-            units::format_time(from),
-            units::format_time(to)
-        )?;
+        writeln!(out, "{target}, {from} to {to}, {column} a column\n")?;
         for segment in self.target.segments.iter().rev() {
             self.segment(segment, out)?;
             if segment.gap_before_bytes > 0 {
@@ -156,29 +147,22 @@ impl Text<'_> {
 
     /// Writes the rows of a segment, highest address first.
     fn segment(&self, segment: &Segment, out: &mut dyn Write) -> io::Result<()> {
-        let step = if self.style.palette == Palette::Plain {
-            1
-        } else {
-            2
-        };
-        let rows: Vec<usize> = (segment.first_row..segment.first_row + segment.rows)
-            .rev()
-            .collect();
+        let is_plain = self.style.palette == Palette::Plain;
+        let step = if is_plain { 1 } else { 2 };
+        let rows = segment.first_row..segment.first_row + segment.rows;
+        let rows: Vec<usize> = rows.rev().collect();
         let mut named = None;
         for (nr, pair) in rows.chunks(step).enumerate() {
             let lowest = pair.last().copied().unwrap_or_default();
             let address = self.target.rows[lowest].range.start;
             let mapping = self.target.rows[lowest].mapping.as_ref();
             let cells = match pair {
-                [one] if step == 1 => self.plain(*one),
+                [one] if is_plain => self.plain(*one),
                 _ => self.coloured(pair),
             };
             let name = mapping.map(|mapping| &mapping.name);
-            let label = if name == named {
-                String::new()
-            } else {
-                mapping.map(ToString::to_string).unwrap_or_default()
-            };
+            let label = mapping.filter(|_| name != named);
+            let label = label.map(ToString::to_string).unwrap_or_default();
             named = name;
             let size = match nr {
                 0 => format!("{:>9}", units::format_bytes(segment.shown_bytes)),
@@ -209,10 +193,8 @@ impl Text<'_> {
         let mut line = String::new();
         let mut current = String::new();
         for column in 0..self.report.columns {
-            let (above, below) = (
-                colour_at(pair.first(), column),
-                colour_at(pair.get(1), column),
-            );
+            let above = colour_at(pair.first(), column);
+            let below = colour_at(pair.get(1), column);
             let (codes, character) = match (above, below) {
                 (None, None) => (String::new(), ' '),
                 (Some(a), Some(b)) if a == b && a == colour::UNKNOWN => {
@@ -261,35 +243,26 @@ fn legend(scale: &Scale, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     const TICKS: [f32; 7] = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0];
     // Escape sequences take no space on the terminal, so each entry carries its width.
     let entry = |sample: String, width: usize, text: &str| {
-        (
-            format!("  {sample} {text}"),
-            3 + width + text.chars().count(),
-        )
+        let width = 3 + width + text.chars().count();
+        (format!("  {sample} {text}"), width)
     };
     let swatch = |rgb, sample: &str, text: &str| {
         let coloured = colour::escape(style.palette, 38, rgb) + sample + "\x1b[0m";
         entry(coloured, sample.chars().count(), text)
     };
     let rate = |rate| units::format_rate(Some(rate));
-    let (head, mut entries) = if style.palette == Palette::Plain {
+    let (end, mut entries) = if style.palette == Palette::Plain {
         let steps = scale.steps().chain([(None, UNKNOWN)]);
         let named = |most: Option<f32>| most.map_or_else(|| "unknown".to_owned(), rate);
-        let entries: Vec<_> = steps
-            .map(|(most, c)| entry(c.into(), 1, &named(most)))
-            .collect();
-        (
-            "access rate (share of checks that found an access), up to:",
-            entries,
-        )
+        let entries = steps.map(|(most, c)| entry(c.into(), 1, &named(most)));
+        (", up to:", entries.collect::<Vec<_>>())
     } else {
         let ticks = TICKS.map(|tick| swatch(colour::of_rate(tick), "██", &rate(tick)));
         let mut entries = ticks.to_vec();
         entries.push(swatch(colour::UNKNOWN, "▒▒", "unknown"));
-        (
-            "access rate (share of checks that found an access):",
-            entries,
-        )
+        (":", entries)
     };
+    let head = format!("access rate (share of checks that found an access){end}");
     let blank = "not resident, swapped out or not watched";
     entries.push(entry("blank:".to_owned(), 6, blank));
     write!(out, "{head}")?;

@@ -15,7 +15,6 @@ use isotherm_render::colour::position;
 const RAMP: [char; 8] = [':', '-', '=', '+', '*', '#', '%', '@'];
 /// Memory without an access. It is not a blank, because a blank means that no memory is there.
 const IDLE: char = '.';
-/// Unknown memory.
 pub(super) const UNKNOWN: char = '?';
 /// Upper ends of the classes; the lowest has all rates above zero.
 const ENDS: [f32; 14] = [
@@ -26,7 +25,6 @@ const ENDS: [f32; 14] = [
 pub(super) struct Scale(Vec<(f32, char)>);
 
 impl Scale {
-    /// Builds a scale that distinguishes these rates.
     pub(super) fn of(rates: impl Iterator<Item = f32>) -> Self {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         for rate in rates.filter(|rate| *rate > 0.0) {
@@ -54,7 +52,6 @@ impl Scale {
         Self(classes.into_iter().map(step).collect())
     }
 
-    /// Returns the character of a rate.
     pub(super) fn character(&self, rate: Option<f32>) -> char {
         match rate {
             None => UNKNOWN,

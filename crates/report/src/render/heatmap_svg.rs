@@ -25,7 +25,6 @@ const SIZE_FITS: f64 = 40.0;
 /// Number of steps of the ramp, to which colours are rounded.
 const STEPS: f32 = 48.0;
 
-/// Draws all targets, one below the other.
 pub(super) fn draw(report: &HeatmapReport) -> String {
     let heights = report.targets.iter().map(height);
     let total = heights.sum::<f64>() + 64.0;
@@ -100,13 +99,9 @@ impl Panel<'_> {
         for index in 0..segment.rows {
             // The highest address is drawn first.
             let row = segment.first_row + segment.rows - 1 - index;
+            let cells = self.target.cells.row(row);
             let mut column = 0;
-            for run in self
-                .target
-                .cells
-                .row(row)
-                .chunk_by(|a, b| fill(a) == fill(b))
-            {
+            for run in cells.chunk_by(|a, b| fill(a) == fill(b)) {
                 if let Some(fill) = fill(&run[0]) {
                     let path = paths.entry(fill).or_default();
                     let width = run.len();
@@ -116,16 +111,12 @@ impl Panel<'_> {
             }
         }
         let x_scale = PLOT / self.report.columns.max(1) as f64;
+        let (y_scale, height) = (self.row_height(), self.row_height() * segment.rows as f64);
         // Unmonitored cells look like gaps.
         let _ = writeln!(
             svg,
-            "<rect x=\"{LEFT}\" y=\"{y:.2}\" width=\"{PLOT}\" height=\"{:.2}\" fill=\"var(--gap)\"/>",
-            self.row_height() * segment.rows as f64
-        );
-        let _ = writeln!(
-            svg,
-            "<g transform=\"translate({LEFT} {y:.2}) scale({x_scale:.4} {:.4})\" shape-rendering=\"crispEdges\">",
-            self.row_height()
+            "<rect x=\"{LEFT}\" y=\"{y:.2}\" width=\"{PLOT}\" height=\"{height:.2}\" fill=\"var(--gap)\"/>\n\
+             <g transform=\"translate({LEFT} {y:.2}) scale({x_scale:.4} {y_scale:.4})\" shape-rendering=\"crispEdges\">"
         );
         for (fill, path) in &paths {
             let colour = match fill {
@@ -138,17 +129,12 @@ impl Panel<'_> {
         if let Some(path) = paths.get(&Fill::Unknown) {
             // The hatching is drawn in the picture's own scale, over the grey, because the scaled group would stretch
             // it.
-            let id = format!(
-                "k{}-{}",
-                self.target.target.target.map_or(0, |t| t.0),
-                segment.first_row
-            );
+            let target = self.target.target.target.map_or(0, |target| target.0);
+            let id = format!("k{target}-{}", segment.first_row);
             let _ = writeln!(
                 svg,
-                "<clipPath id=\"{id}\"><path transform=\"translate({LEFT} {y:.2}) scale({x_scale:.4} {:.4})\" d=\"{path}\"/></clipPath>\
-                 <rect x=\"{LEFT}\" y=\"{y:.2}\" width=\"{PLOT}\" height=\"{:.2}\" fill=\"url(#u)\" clip-path=\"url(#{id})\"/>",
-                self.row_height(),
-                self.row_height() * segment.rows as f64
+                "<clipPath id=\"{id}\"><path transform=\"translate({LEFT} {y:.2}) scale({x_scale:.4} {y_scale:.4})\" d=\"{path}\"/></clipPath>\
+                 <rect x=\"{LEFT}\" y=\"{y:.2}\" width=\"{PLOT}\" height=\"{height:.2}\" fill=\"url(#u)\" clip-path=\"url(#{id})\"/>"
             );
         }
     }
@@ -177,12 +163,10 @@ impl Panel<'_> {
                 Some(below) => self.target.rows[segment.first_row + below].range.end,
             };
             // The label stays inside the segment, because the space beyond it is another segment's.
-            let baseline = if label == 0 {
-                at
-            } else if label == labels {
-                at + 9.0
-            } else {
-                at + 4.0
+            let baseline = match label {
+                0 => at,
+                last if last == labels => at + 9.0,
+                _ => at + 4.0,
             };
             let _ = writeln!(
                 svg,

@@ -85,8 +85,7 @@ impl Render for IdleReport {
         let style = Style::default();
         let mut html = page::start("Idle memory", &self.record);
         for memory in self.memories() {
-            let title = memory.target.label();
-            html += &page::figure(&title, "", &picture(memory));
+            html += &page::figure(&memory.target.label(), "", &picture(memory));
             let note = "This share of the known bytes has been idle for at most so long.";
             let rows = percentiles(memory, &style);
             html += &page::table("Idle time by bytes", note, &["Bytes", "Idle for"], rows);
@@ -101,9 +100,13 @@ impl IdleReport {
     }
 }
 
-fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+fn title(memory: &IdleMemory, style: &Style) -> String {
     let (label, at) = (memory.target.label(), style.duration(memory.time_ns));
-    writeln!(out, "Idle memory of {label}, at {at}\n")?;
+    format!("Idle memory of {label}, at {at}")
+}
+
+fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}\n", title(memory, style))?;
     let known = known_bytes(memory);
     let rows = memory.idle.iter().map(|idle| {
         let least = format!(">= {}", style.duration(idle.at_least_ns));
@@ -122,13 +125,11 @@ fn text_of(memory: &IdleMemory, style: &Style, out: &mut dyn Write) -> io::Resul
     writeln!(out, "\n{}", facts(memory, style))
 }
 
-/// Returns a row for each percentile.
 fn percentiles(memory: &IdleMemory, style: &Style) -> impl Iterator<Item = [String; 2]> {
     let percentiles = memory.percentiles.iter();
     percentiles.map(move |p| [format!("{} %", p.percent), style.duration(Nanos(p.value))])
 }
 
-/// Returns the bytes with a known idle time.
 fn known_bytes(memory: &IdleMemory) -> u64 {
     let all = memory.resident_bytes.unwrap_or(memory.monitored_bytes);
     all.saturating_sub(memory.unknown_bytes)
@@ -165,23 +166,16 @@ fn picture(memory: &IdleMemory) -> String {
     let known = known_bytes(memory).max(1) as f64;
     let rows = memory.idle.iter().map(|idle| Bar {
         label: format!("≥ {}", units::format_time(idle.at_least_ns)),
-        value: idle.bytes.map_or_else(
-            || "unknown: not watched for so long".into(),
-            |n| {
-                format!(
-                    "{} · {}",
-                    units::format_bytes(n),
-                    units::format_share(n as f64 / known)
-                )
-            },
-        ),
+        value: match idle.bytes {
+            None => "unknown: not watched for so long".into(),
+            Some(n) => {
+                let share = units::format_share(n as f64 / known);
+                format!("{} · {share}", units::format_bytes(n))
+            }
+        },
         share: idle.bytes.unwrap_or(0) as f64 / known,
         colour: None,
     });
-    let title = format!(
-        "Idle memory of {}, at {}",
-        memory.target.label(),
-        units::format_time(memory.time_ns)
-    );
-    bars(&title, &facts(memory, &Style::default()), rows)
+    let style = Style::default();
+    bars(&title(memory, &style), &facts(memory, &style), rows)
 }

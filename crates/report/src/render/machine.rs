@@ -9,7 +9,7 @@ use isotherm_engine::units::{format_bytes, format_share};
 
 use super::page::escape;
 use super::{Render, Style, or_empty, page};
-use crate::machine::{ClassMemory, MachineReport, MemoryClass};
+use crate::machine::{MachineCache, MachineReport, MemoryClass};
 use crate::rows::ColumnType::{Name, U32, U64};
 use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::table::Tabulate;
@@ -17,11 +17,13 @@ use isotherm_render::table::Table;
 use isotherm_render::treemap::{Tile, treemap};
 
 /// Number of processes and groups that text and pages show; JSON and CSV have all.
-pub(super) const SHOWN: usize = 20;
+const SHOWN: usize = 20;
 /// The bounds that text shows, as indices in [`AGE_BOUNDS`]: 5 s, 30 s, 2 min and 10 min.
 const BOUNDS: [usize; 4] = [1, 2, 3, 4];
 /// The age bound from which memory is cold in the picture, as in `prcl`: 5 s.
 const COLD: usize = 1;
+/// Number of scans after which most ages are known: two rounds, and one that the record may end in.
+const NR_LOOKS: u64 = 3;
 
 impl Tabulate for MachineReport {
     /// The columns of a row for each class, zone, process, control group and cached file, and of huge pages.
@@ -155,25 +157,22 @@ impl Render for MachineReport {
         }
         if let Some(page_cache) = &self.page_cache {
             let headline = page_cache.headline(&style);
-            html += &page_cache
-                .group_table(&style)
-                .html("Page cache by control group", &headline);
-            html += &page_cache
-                .file_table(&style)
-                .html("Page cache by file", "The largest.");
+            let groups = page_cache.group_table(&style);
+            html += &groups.html("Page cache by control group", &headline);
+            let files = page_cache.file_table(&style);
+            html += &files.html("Page cache by file", "The largest.");
         }
         html
     }
 }
 
-pub(super) fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
+fn tell_more(nr: usize, out: &mut dyn Write) -> io::Result<()> {
     match nr.saturating_sub(SHOWN) {
         0 => Ok(()),
         more => writeln!(out, "and {more} more; --json and --format csv have all"),
     }
 }
 
-/// The heads of the cells from [`ages_of`].
 const AGE_HEADS: &str = "TOUCHED>|IDLE >= 5 s>|>= 30 s>|>= 2 min>|>= 10 min>|UNKNOWN>";
 
 /// Returns table cells of bytes by idle time. Idle times longer than `watched` are unknown, not 0.
@@ -191,7 +190,7 @@ fn ages_of(ages: Option<AgeBytes>, watched: Nanos, style: &Style) -> Vec<String>
 }
 
 /// Builds a table whose rows end in bytes by idle time.
-pub(super) fn table(
+fn table(
     heads: &str,
     rows: impl IntoIterator<Item = (Vec<String>, Option<AgeBytes>)>,
     watched: Nanos,
@@ -213,9 +212,8 @@ impl MachineReport {
         };
         values[0] = ages.touched.into();
         for (class, bytes) in ages.idle.into_iter().enumerate() {
-            let starts = class
-                .checked_sub(1)
-                .map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
+            let bound = class.checked_sub(1);
+            let starts = bound.map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
             if bytes > 0 || starts <= self.time_ns {
                 values[1 + class] = bytes.into();
             }
@@ -260,14 +258,14 @@ impl MachineReport {
 
     fn zone_table(&self, style: &Style) -> Table {
         let rows = self.zones.iter().map(|zone| {
-            let bytes = [
-                zone.present_bytes,
-                zone.reserved_bytes,
-                zone.free_bytes,
-                zone.mapped.total(),
+            let row = vec![
+                zone.node.to_string(),
+                zone.zone.clone(),
+                style.bytes(zone.present_bytes),
+                style.bytes(zone.reserved_bytes),
+                style.bytes(zone.free_bytes),
+                style.bytes(zone.mapped.total()),
             ];
-            let mut row = vec![zone.node.to_string(), zone.zone.clone()];
-            row.extend(bytes.map(|bytes| style.bytes(bytes)));
             (row, Some(zone.mapped))
         });
         let heads = "NODE>|ZONE|BYTES>|RESERVED>|FREE>|MAPPED>";
@@ -320,52 +318,97 @@ impl MachineReport {
         )
     }
 
-    /// Returns the tiles of processes and of all other memory, by size.
     fn tiles(&self) -> Vec<Tile> {
         let mut tiles: Vec<Tile> = Vec::new();
         let mut tile = |name: String, bytes: u64, ages: Option<&AgeBytes>| {
             let known = ages.map(|ages| ages.total().saturating_sub(ages.unknown));
             let cold = ages.map(|ages| ages.idle_from(COLD));
+            let known = known.filter(|known| 2 * known > bytes).zip(cold);
             tiles.push(Tile {
                 text: format!("{name} · {}", format_bytes(bytes)),
                 weight: bytes,
-                heat: known
-                    .filter(|known| 2 * known > bytes)
-                    .zip(cold)
-                    .map(|(known, cold)| 1.0 - cold as f64 / known.max(1) as f64),
+                heat: known.map(|(known, cold)| 1.0 - cold as f64 / known.max(1) as f64),
             });
         };
         for process in &self.processes {
             let name = process.target.name.clone().unwrap_or_default();
-            let pid = process
-                .target
-                .pid
-                .map(|pid| format!(" ({pid})"))
-                .unwrap_or_default();
-            tile(name + &pid, process.bytes, Some(&process.ages));
+            let pid = process.target.pid.map(|pid| format!(" ({pid})"));
+            let name = name + &pid.unwrap_or_default();
+            tile(name, process.bytes, Some(&process.ages));
         }
-        tile(
-            "several processes".into(),
-            self.several.total(),
-            Some(&self.several),
-        );
-        let is_left = |of: &&ClassMemory| {
-            !matches!(
-                of.class,
-                MemoryClass::Anonymous | MemoryClass::MappedFiles | MemoryClass::Free
-            )
-        };
-        for of in self.classes.iter().filter(is_left) {
+        let several = &self.several;
+        tile("several processes".into(), several.total(), Some(several));
+        for of in &self.classes {
+            if let MemoryClass::Anonymous | MemoryClass::MappedFiles | MemoryClass::Free = of.class
+            {
+                continue;
+            }
             // Shared memory that processes map counts for them.
             let mapped = of.ages.filter(|_| of.class == MemoryClass::SharedMemory);
             let mapped = mapped.map_or(0, |ages| ages.total().saturating_sub(ages.unknown));
             let ages = of.ages.filter(|_| of.class == MemoryClass::PageCache);
-            tile(
-                of.class.name().into(),
-                of.bytes.saturating_sub(mapped),
-                ages.as_ref(),
-            );
+            let bytes = of.bytes.saturating_sub(mapped);
+            tile(of.class.name().into(), bytes, ages.as_ref());
         }
         tiles
+    }
+}
+
+impl MachineCache {
+    /// Returns the length of a record with [`NR_LOOKS`] scans that take as long as the last one.
+    fn enough_ns(&self) -> Nanos {
+        Nanos(NR_LOOKS.saturating_mul(self.took_ns.0))
+    }
+
+    fn headline(&self, style: &Style) -> String {
+        format!(
+            "{} of {} files that no process maps: {} active, {} not written yet; seen accessed once: {}, again: {}",
+            style.bytes(self.bytes.total()),
+            self.nr_files,
+            style.bytes(self.bytes.active),
+            style.bytes(self.bytes.dirty),
+            style.bytes(self.bytes.used_once),
+            style.bytes(self.bytes.used_again),
+        )
+    }
+
+    fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nPage cache at {} (a look at all of it took {}): {}",
+            style.duration(self.time_ns),
+            style.duration(self.took_ns),
+            self.headline(style)
+        )?;
+        if 2 * self.bytes.ages.unknown > self.bytes.total() {
+            writeln!(
+                out,
+                "More than half of it is of unknown age: ages are known from the second look on. Record for {} or \
+                 longer, or raise --cpu-budget.",
+                style.duration(self.enough_ns())
+            )?;
+        }
+        self.group_table(style).write(out)?;
+        tell_more(self.groups.len(), out)?;
+        writeln!(out, "\nThe largest cached files:")?;
+        self.file_table(style).write(out)?;
+        tell_more(self.files.len(), out)
+    }
+
+    fn group_table(&self, style: &Style) -> Table {
+        let rows = self.groups.iter().take(SHOWN).map(|of| {
+            let name = of.group.clone().unwrap_or_else(|| "not known".into());
+            let row = vec![name, style.bytes(of.bytes.total())];
+            (row, Some(of.bytes.ages))
+        });
+        table("GROUP|BYTES>", rows, self.time_ns, style)
+    }
+
+    fn file_table(&self, style: &Style) -> Table {
+        let rows = self.files.iter().take(SHOWN).map(|file| {
+            let row = vec![file.name(), style.bytes(file.bytes.total())];
+            (row, Some(file.bytes.ages))
+        });
+        table("FILE|BYTES>", rows, self.time_ns, style)
     }
 }

@@ -14,7 +14,6 @@ mod heatmap_scale;
 mod heatmap_svg;
 mod idle;
 mod machine;
-mod machine_cache;
 mod over_time;
 pub mod page;
 mod reclaim_curve;
@@ -74,7 +73,6 @@ impl Default for Style {
 }
 
 impl Style {
-    /// Formats a size, for people or as a plain number.
     fn bytes(&self, bytes: u64) -> String {
         if self.raw {
             bytes.to_string()
@@ -83,12 +81,10 @@ impl Style {
         }
     }
 
-    /// Formats a size that may be unknown.
     fn maybe_bytes(&self, bytes: Option<u64>) -> String {
         bytes.map_or_else(|| "?".into(), |bytes| self.bytes(bytes))
     }
 
-    /// Formats a duration, for people or in nanoseconds.
     fn duration(&self, time: Nanos) -> String {
         if self.raw {
             time.0.to_string()
@@ -130,7 +126,6 @@ pub fn write<R: Render>(
     }
 }
 
-/// Formats a value, or an empty field.
 fn or_empty(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }

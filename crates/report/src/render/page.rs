@@ -25,12 +25,10 @@ pub fn subject(record: &RecordInfo) -> String {
     parts.join(" · ")
 }
 
-/// Returns the beginning of a page about a record.
 pub(super) fn start(title: &str, record: &RecordInfo) -> String {
     begin(title, &subject(record))
 }
 
-/// Formats the label of a gap.
 pub(super) fn gap_label(bytes: u64) -> String {
     format!("{} not monitored", units::format_bytes(bytes))
 }

@@ -58,10 +58,11 @@ impl Tabulate for ReclaimCurveReport {
 impl Render for ReclaimCurveReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.facts(style))?;
-        table(self.shown(), style).write(out)?;
+        let heads = "IDLE FOR>|SAVED, MEAN>|OF RESIDENT>|STEADY>|REFAULTS/S>|SLOWDOWN>";
+        table(heads, self.shown(), style).write(out)?;
         if !self.backoff_points.is_empty() {
             writeln!(out, "\n{BACKOFF}:\n")?;
-            table(self.backoff_points.iter().copied(), style).write(out)?;
+            table(heads, self.backoff_points.iter().copied(), style).write(out)?;
         }
         if let Some(sentence) = self.choice(style) {
             writeln!(out, "\n{sentence}")?;
@@ -74,24 +75,18 @@ impl Render for ReclaimCurveReport {
         let title = "What reclaiming would save and cost";
         let note = "By how long memory has to be idle before it is reclaimed.";
         let mut svg = plot::open_titled(HEIGHT, title, note);
-        let points: Vec<&ReclaimPoint> = self
-            .points
-            .iter()
-            .filter(|p| p.threshold_ns >= self.scan_interval_ns.max(Nanos(1)))
-            .collect();
+        let shortest = self.scan_interval_ns.max(Nanos(1));
+        let points = self.points.iter();
+        let points: Vec<&ReclaimPoint> = points.filter(|p| p.threshold_ns >= shortest).collect();
         if let Some(frame) = Frame::of(&points) {
             frame.grid(&mut svg);
             let slowest = frame.slowest;
             let saved = |point: &ReclaimPoint| point.saved_share;
             let slowdown = |point: &ReclaimPoint| point.slowdown / slowest;
-            let ends = (
-                points[0].threshold_ns,
-                points[points.len() - 1].threshold_ns,
-            );
+            let ends = points[0].threshold_ns..=points[points.len() - 1].threshold_ns;
             let backed_off = self.backoff_points.iter();
-            let backed_off: Vec<&ReclaimPoint> = backed_off
-                .filter(|p| (ends.0..=ends.1).contains(&p.threshold_ns))
-                .collect();
+            let backed_off = backed_off.filter(|point| ends.contains(&point.threshold_ns));
+            let backed_off: Vec<&ReclaimPoint> = backed_off.collect();
             frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
             frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
             frame.line(&mut svg, 2, "saved, if returned wait", &backed_off, saved);
@@ -105,27 +100,17 @@ impl Render for ReclaimCurveReport {
         let mut html = page::start("Reclaim curve", &self.record);
         let note = self.choice(&style).unwrap_or_default();
         html += &page::figure("What reclaiming would save and cost", &note, &self.svg());
-        let rows = self.shown().map(|point| fields(&point, &style));
-        let head = [
-            "Idle for",
-            "Saved, mean",
-            "Of resident",
-            "Steady",
-            "Refaults/s",
-            "Slowdown",
-        ];
-        html += &page::table("By threshold", &self.facts(&style), &head, rows);
-        let rows = self.backoff_points.iter().map(|p| fields(p, &style));
-        html + &page::table("Where returned pages wait", BACKOFF, &head, rows)
+        let heads = "Idle for|Saved, mean|Of resident|Steady|Refaults/s|Slowdown";
+        html += &table(heads, self.shown(), &style).html("By threshold", &self.facts(&style));
+        let backed_off = self.backoff_points.iter().copied();
+        html + &table(heads, backed_off, &style).html("Where returned pages wait", BACKOFF)
     }
 }
 
-/// The description of the second policy.
 const BACKOFF: &str = "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under \
      the guard of `run`";
 
-fn table(points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
-    let heads = "IDLE FOR>|SAVED, MEAN>|OF RESIDENT>|STEADY>|REFAULTS/S>|SLOWDOWN>";
+fn table(heads: &str, points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
     Table::of(heads, points.map(|point| fields(&point, style)))
 }
 
@@ -143,11 +128,10 @@ fn fields(point: &ReclaimPoint, style: &Style) -> [String; 6] {
 
 impl ReclaimCurveReport {
     fn shown(&self) -> impl Iterator<Item = ReclaimPoint> + '_ {
-        let can_be_told = self.scan_interval_ns..self.duration_ns;
-        let fits = THRESHOLDS
-            .into_iter()
-            .filter(move |threshold| can_be_told.contains(threshold));
-        fits.map(|threshold| self.at(threshold))
+        let fits = self.scan_interval_ns..self.duration_ns;
+        let thresholds = THRESHOLDS.into_iter();
+        let thresholds = thresholds.filter(move |threshold| fits.contains(threshold));
+        thresholds.map(|threshold| self.at(threshold))
     }
 
     fn facts(&self, style: &Style) -> String {
@@ -179,11 +163,8 @@ impl ReclaimCurveReport {
             );
         }
         facts += ". Steady: without the beginning, in which nothing could be idle for so long yet";
-        if let Some(last) = self
-            .shown()
-            .filter(|point| point.steady_share.is_none())
-            .last()
-        {
+        let unsteady = self.shown().filter(|point| point.steady_share.is_none());
+        if let Some(last) = unsteady.last() {
             let longer = units::format_time(Nanos(last.threshold_ns.0 * 2));
             let _ = write!(facts, "; record for {longer} or more to tell it of all");
         }
@@ -207,7 +188,6 @@ impl ReclaimCurveReport {
     }
 }
 
-/// The scales of thresholds and shares on the picture.
 struct Frame {
     /// Logarithms of the thresholds at the ends.
     from: f64,

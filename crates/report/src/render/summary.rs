@@ -17,7 +17,6 @@ use crate::rows::{Column, ColumnValue, column, nullable};
 use crate::summary::SummaryReport;
 use crate::table::{TARGET, Tabulate};
 
-/// Number of targets that text lists.
 const TARGETS: usize = 20;
 
 impl Tabulate for SummaryReport {
@@ -87,11 +86,8 @@ impl Render for SummaryReport {
         }
         writeln!(out, "\n{}", self.savings(style))?;
         if let Some(share) = overview.monitor_cpu_share {
-            writeln!(
-                out,
-                "Watching took {} of a CPU.",
-                units::format_share(share)
-            )?;
+            let share = units::format_share(share);
+            writeln!(out, "Watching took {share} of a CPU.")?;
         }
         writeln!(out, "Next: {}", self.next)
     }
@@ -119,16 +115,8 @@ impl Render for SummaryReport {
         html += &page::figure(&self.verdict, &next, &self.svg());
         let targets = self.overview.targets.iter();
         let rows = targets.map(|target| target_row(target, &style));
-        let head = [
-            "PID",
-            "Name",
-            "Resident",
-            "Working set",
-            "Idle ≥ 5 s",
-            "Swapped",
-            "Unknown",
-        ];
-        html + &page::table("Targets", &self.verdict, &head, rows)
+        let heads = "PID|Name|Resident|Working set|Idle ≥ 5 s|Swapped|Unknown";
+        html + &Table::of(heads, rows).html("Targets", &self.verdict)
     }
 }
 
@@ -168,7 +156,6 @@ impl SummaryReport {
     }
 }
 
-/// Formats the charge of a control group in one line.
 fn charge(ChargedMemory { group, charge }: &ChargedMemory, style: &Style) -> String {
     let parts = [
         ("anonymous", charge.anonymous),
@@ -281,26 +268,17 @@ impl DiffReport {
     fn figures(&self) -> Vec<Pair> {
         let mut rows = Vec::new();
         for target in &self.targets {
-            let both = |of: &dyn Fn(&Figures) -> Option<u64>| {
-                (
-                    target.a.as_ref().and_then(of),
-                    target.b.as_ref().and_then(of),
-                )
+            let (a, b) = (target.a.as_ref(), target.b.as_ref());
+            let mut row = |what: String, of: &dyn Fn(&Figures) -> Option<u64>| {
+                rows.push((target.name.clone(), what, a.and_then(of), b.and_then(of)));
             };
-            let mut row = |what: String, (a, b): (Option<u64>, Option<u64>)| {
-                rows.push((target.name.clone(), what, a, b));
-            };
-            row("resident".into(), both(&|f| f.resident_bytes));
-            row("working set".into(), both(&|f| f.working_set_bytes));
-            row("swapped out".into(), both(&|f| f.swapped_bytes));
-            let times = target
-                .a
-                .as_ref()
-                .or(target.b.as_ref())
-                .map(|f| f.idle.clone());
-            for (at, idle) in times.into_iter().flatten().enumerate() {
+            row("resident".into(), &|f| f.resident_bytes);
+            row("working set".into(), &|f| f.working_set_bytes);
+            row("swapped out".into(), &|f| f.swapped_bytes);
+            let times = a.or(b).map_or(&[][..], |figures| &figures.idle);
+            for (at, idle) in times.iter().enumerate() {
                 let what = format!("idle >= {}", units::format_time(idle.at_least_ns));
-                row(what, both(&|f| f.idle.get(at)?.bytes));
+                row(what, &|f| f.idle.get(at)?.bytes);
             }
         }
         rows

@@ -5,11 +5,10 @@ use std::io::{self, Write};
 
 use isotherm_engine::units;
 
-use super::over_time::{series, sparkline};
+use super::over_time::{series, spark};
 use super::{Render, Style, page};
 use crate::rows::ColumnType::U64;
 use crate::rows::{Column, ColumnValue, column};
-use crate::series::Point;
 use crate::table::{TARGET_OR_TOTAL, Tabulate};
 use crate::wss::{WorkingSet, WssReport};
 use isotherm_render::plot::{NamedLine, lines};
@@ -51,9 +50,8 @@ impl Render for WssReport {
     }
 
     fn svg(&self) -> String {
-        let plots = self
-            .sets()
-            .map(|set| NamedLine::new(set.target.label(), &set.series));
+        let sets = self.sets();
+        let plots = sets.map(|set| NamedLine::new(set.target.label(), &set.series));
         lines("Working set over time", &self.counted(), plots)
     }
 
@@ -63,12 +61,9 @@ impl Render for WssReport {
         for set in self.sets() {
             let rows = set.percentiles.iter();
             let rows = rows.map(|p| [format!("{} %", p.percent), units::format_bytes(p.value)]);
-            html += &page::table(
-                &set.target.label(),
-                &facts(set, &Style::default()),
-                &["Percentile", "Working set"],
-                rows,
-            );
+            let facts = facts(set, &Style::default());
+            let heads = "Percentile|Working set";
+            html += &Table::of(heads, rows).html(&set.target.label(), &facts);
         }
         html
     }
@@ -82,29 +77,20 @@ impl WssReport {
     fn counted(&self) -> String {
         match self.min_rate {
             None => "Regions with any access.".into(),
-            Some(rate) => format!(
-                "Regions with an access rate of {} or more.",
-                units::format_rate(Some(rate))
-            ),
+            rate => {
+                let rate = units::format_rate(rate);
+                format!("Regions with an access rate of {rate} or more.")
+            }
         }
     }
 
     fn text_of(&self, set: &WorkingSet, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "Working set of {}, {} snapshots",
-            set.target.label(),
-            set.snapshots
-        )?;
+        let (label, snapshots) = (set.target.label(), set.snapshots);
+        writeln!(out, "Working set of {label}, {snapshots} snapshots")?;
         writeln!(out, "{}\n", self.counted())?;
         let bytes = |n: u64| style.bytes(n);
-        let max = set
-            .percentiles
-            .iter()
-            .map(|p| p.value)
-            .max()
-            .unwrap_or(0)
-            .max(1);
+        let values = set.percentiles.iter().map(|p| p.value);
+        let max = values.max().unwrap_or(0).max(1);
         let rows = set.percentiles.iter().map(|p| {
             let bar = (p.value as f64 / max as f64 * 40.0).round() as usize;
             [p.percent.to_string(), bytes(p.value), "#".repeat(bar)]
@@ -127,11 +113,8 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
     if let Some(resident) = set.resident_mean_bytes.or(set.rss_mean_bytes) {
         let _ = write!(facts, " of {} resident", bytes(resident));
     }
-    match set.swapped_mean_bytes {
-        Some(swapped) if swapped > 0 => {
-            let _ = write!(facts, ", {} swapped out", bytes(swapped));
-        }
-        _ => {}
+    if let Some(swapped) = set.swapped_mean_bytes.filter(|bytes| *bytes > 0) {
+        let _ = write!(facts, ", {} swapped out", bytes(swapped));
     }
     let addresses = bytes(set.monitored_mean_bytes);
     let _ = match set.resident_mean_bytes {
@@ -139,58 +122,12 @@ fn facts(set: &WorkingSet, style: &Style) -> String {
         None => write!(facts, " ({addresses} monitored)"),
     };
     if set.unknown_mean_bytes > 0 {
-        let _ = write!(
-            facts,
-            "; of another {} nothing is known",
-            bytes(set.unknown_mean_bytes)
-        );
+        let unknown = bytes(set.unknown_mean_bytes);
+        let _ = write!(facts, "; of another {unknown} nothing is known");
     }
     if set.resolution_bytes > 0 {
-        let _ = write!(
-            facts,
-            "; percentiles may be {} too low",
-            bytes(set.resolution_bytes)
-        );
+        let resolution = bytes(set.resolution_bytes);
+        let _ = write!(facts, "; percentiles may be {resolution} too low");
     }
     facts
-}
-
-/// Draws a series in one line of at most `width` characters: the mean of each step.
-pub(super) fn spark(series: &[Point], width: usize) -> String {
-    let (Some(first), Some(last)) = (series.first(), series.last()) else {
-        return String::new();
-    };
-    let width = width.clamp(1, 120).min(series.len());
-    let span = (last.time_ns.0 - first.time_ns.0) as f64;
-    let mut sums = vec![(0.0, 0_u32); width];
-    for point in series {
-        let part = (point.time_ns.0 - first.time_ns.0) as f64 / span.max(1.0);
-        let at = ((part * width as f64) as usize).min(width - 1);
-        sums[at].0 += point.mean as f64;
-        sums[at].1 += 1;
-    }
-    let mean = |&(sum, n): &(f64, u32)| (n > 0).then(|| (sum / f64::from(n)) as u64);
-    let values: Vec<Option<u64>> = sums.iter().map(mean).collect();
-    sparkline(&values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use isotherm_engine::Nanos;
-
-    #[test]
-    fn a_sparkline_shows_gaps_as_blanks() {
-        let at = |second: u64, mean| Point {
-            time_ns: Nanos::from_millis(second * 1000),
-            min: mean,
-            mean,
-            max: mean,
-        };
-        assert_eq!(
-            spark(&[at(0, 0), at(1, 7), at(2, 14), at(3, 3)], 80),
-            "▁▅█▃"
-        );
-        assert_eq!(spark(&[at(0, 8), at(1, 8), at(7, 8), at(8, 8)], 4), "█  █");
-    }
 }

@@ -45,8 +45,7 @@ fn node(node: u32, total: u64, free: u64) -> NodeMemory {
         reclaimable_slab: 30 * MIB,
         page_tables: 4 * MIB,
         kernel_stacks: MIB,
-        compressed_swap: 0,
-        hugetlb: 0,
+        ..NodeMemory::default()
     }
 }
 
@@ -69,6 +68,8 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
         bytes,
     };
     let (anonymous, file) = (MappedClass::Anonymous, MappedClass::File);
+    let redis = ages(touched, [0, 0, 50, 0, 300, 0, 0], 0);
+    let shared = ages(0, [0, 0, 0, 0, 0, 32, 0], 32);
     let group = |(target, group): &(u32, &str)| TargetGroup {
         target: TargetId(*target),
         group: (*group).to_owned(),
@@ -78,21 +79,11 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
         nodes: vec![node(0, 4096, 2800), node(1, 2048, 700)],
         zones: vec![zone(0, "DMA32", 2048, 1500), zone(0, "Normal", 2064, 1300)],
         mapped: vec![
-            mapped(
-                Some(0),
-                0,
-                anonymous,
-                ages(touched, [0, 0, 50, 0, 300, 0, 0], 0),
-            ),
+            mapped(Some(0), 0, anonymous, redis),
             mapped(Some(1), 0, anonymous, ages(20, [1, 2, 3, 4, 5, 6, 7], 8)),
             mapped(Some(2), 1, anonymous, ages(0, [0, 0, 0, 500, 0, 0, 0], 0)),
             mapped(None, 0, file, ages(10, [0, 0, 20, 0, 0, 0, 0], 0)),
-            mapped(
-                None,
-                1,
-                MappedClass::Shared,
-                ages(0, [0, 0, 0, 0, 0, 32, 0], 32),
-            ),
+            mapped(None, 1, MappedClass::Shared, shared),
         ],
         groups: groups.iter().map(group).collect(),
         huge: vec![HugeMemory {
@@ -102,8 +93,7 @@ fn sample(ms: u64, groups: &[(u32, &str)], touched: u64) -> Item {
             unused: 32 << 20,
         }],
         page_cache: groups.is_empty().then(page_cache),
-        charged: None,
-        context: None,
+        ..MachineSample::default()
     })
 }
 
@@ -129,31 +119,21 @@ fn page_cache() -> CacheSample {
         bytes: bytes(ages),
     };
     let none = [0; 7];
+    let redis = |unknown| ages(40, [0, 0, 60, 100, 0, 0, 0], unknown);
+    let idle = ages(0, [0, 0, 0, 0, 30, 0, 0], 0);
     CacheSample {
         time: at(5900),
         took: Nanos::from_millis(400),
         memory: vec![
-            memory(
-                0,
-                Some("/a.slice/redis"),
-                ages(40, [0, 0, 60, 100, 0, 0, 0], 20),
-            ),
-            memory(0, None, ages(0, [0, 0, 0, 0, 30, 0, 0], 0)),
+            memory(0, Some("/a.slice/redis"), redis(20)),
+            memory(0, None, idle),
             memory(1, Some("/b.slice"), ages(8, none, 0)),
         ],
         files: vec![
-            file(
-                Some("/srv/a\u{7}b"),
-                CachedKind::File,
-                ages(40, [0, 0, 60, 100, 0, 0, 0], 0),
-            ),
+            file(Some("/srv/a\u{7}b"), CachedKind::File, redis(0)),
             file(Some("/srv/old"), CachedKind::Deleted, ages(0, none, 20)),
             file(None, CachedKind::Other, ages(8, none, 0)),
-            file(
-                Some("/dev/vda"),
-                CachedKind::BlockDevice,
-                ages(0, [0, 0, 0, 0, 30, 0, 0], 0),
-            ),
+            file(Some("/dev/vda"), CachedKind::BlockDevice, idle),
         ],
         nr_files: 4,
     }
@@ -171,5 +151,4 @@ pub(crate) fn machine_record() -> Vec<Item> {
     ]
 }
 
-/// A time between the two samples.
 pub(crate) const BETWEEN: Nanos = Nanos::from_millis(3000);

@@ -6,7 +6,7 @@ pub(crate) mod machine;
 use std::collections::BTreeMap;
 
 use isotherm_engine::{
-    AddressRange, Nanos, NodeMoves, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId,
+    AddressRange, Nanos, NodeMoves, PAGE_SIZE, RegionMemory, RegionSnapshot, Snapshot, TargetId,
 };
 use isotherm_policy::Refusal;
 use isotherm_policy::compaction::{
@@ -41,10 +41,8 @@ pub(crate) fn snapshot_at(target: u32, from_ms: u64, to_ms: u64, picture: &str) 
 
 fn region(text: &str) -> RegionSnapshot {
     let (range, facts) = text.split_once('=').expect("[a,b)=n");
-    let (start, end) = range
-        .trim_matches(['[', ')'])
-        .split_once(',')
-        .expect("[a,b)");
+    let range = range.trim_matches(['[', ')']);
+    let (start, end) = range.split_once(',').expect("[a,b)");
     let (accesses, age) = facts.split_once('@').unwrap_or((facts, "0"));
     let page = |text: &str| text.parse::<u64>().expect("a page") * PAGE_SIZE;
     let seconds: u64 = age.parse().expect("an age");
@@ -57,7 +55,26 @@ fn region(text: &str) -> RegionSnapshot {
     }
 }
 
-/// Builds the header of all sample records.
+pub(crate) fn mapping(range: AddressRange, name: &str) -> Mapping {
+    Mapping {
+        range,
+        permissions: "rw-p".into(),
+        name: name.into(),
+        unreclaimable: None,
+    }
+}
+
+/// Builds a region without an access whose first `resident` bytes are memory.
+pub(crate) fn idle_region(range: AddressRange, resident: u64) -> RegionSnapshot {
+    RegionSnapshot {
+        range,
+        nr_accesses: Some(0.0),
+        age: 0,
+        age_ns: Nanos(0),
+        memory: Some(RegionMemory::resident(resident)),
+    }
+}
+
 pub(crate) fn header() -> Header {
     Header {
         writer: "isotherm test".into(),
@@ -73,30 +90,26 @@ pub(crate) fn header() -> Header {
 /// Builds a record of a process with a heap, an anonymous area and a stack. The heap's first half is hot from the
 /// beginning, its second half from 2 s on. The area is idle; the stack's use is unknown at first.
 pub(crate) fn small_record() -> Vec<Item> {
-    let mapping = |start: u64, end: u64, name: &str| Mapping {
-        range: AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE),
-        permissions: "rw-p".into(),
-        name: name.into(),
-        unreclaimable: None,
+    let mapping = |start: u64, end: u64, name: &str| {
+        let range = AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
+        mapping(range, name)
     };
     let mut items = vec![
         Item::TargetStart(TargetStart {
             time: STARTED,
-            target: TargetId(0),
             pid: 42,
             name: "redis-server".into(),
-            context: None,
+            ..TargetStart::default()
         }),
         Item::Mappings(MappingChange {
             time: STARTED,
-            target: TargetId(0),
-            removed: Vec::new(),
             added: vec![
                 mapping(16, 20, "/usr/bin/redis-server"),
                 mapping(20, 32, "[heap]"),
                 mapping(64, 96, ""),
                 mapping(9_000, 9_004, "[stack]"),
             ],
+            ..MappingChange::default()
         }),
     ];
     for second in 0..8_u64 {
@@ -126,17 +139,16 @@ pub(crate) fn fragmentation_record() -> Vec<Item> {
     let mut items = Vec::new();
     for second in 0..10_u64 {
         let huge_pages = [8, 6, 4, 2, 0][second as usize % 5];
-        let facts = |free_huge: u64| NodeFacts {
-            node: 0,
-            zones: vec![
-                zone("DMA", 4_000, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 3]),
-                zone(
-                    "Normal",
-                    60_000,
-                    [9216, 512, 0, 0, 0, 0, 0, 0, 0, free_huge, 0],
-                ),
-            ],
-            kswapd_active: false,
+        let facts = |free_huge: u64| {
+            let normal = [9216, 512, 0, 0, 0, 0, 0, 0, 0, free_huge, 0];
+            NodeFacts {
+                node: 0,
+                zones: vec![
+                    zone("DMA", 4_000, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 3]),
+                    zone("Normal", 60_000, normal),
+                ],
+                kswapd_active: false,
+            }
         };
         let now = at(second * 1000);
         let before = facts(huge_pages);

@@ -4,132 +4,73 @@
 use std::collections::HashMap;
 
 use isotherm_report::BlameReport;
-use isotherm_report::blame::{Blamed, FlameNode, Measure};
-use serde::Serialize;
+use isotherm_report::blame::{Blamed, FlameNode};
+use serde_json::{Value, json};
 
-use crate::container::{Arrays, Ref};
+use super::list;
+use crate::container::Arrays;
 
-/// Number of stacks in the tree, the largest; the others are one sum.
 const STACKS: usize = 2000;
-/// Number of boxes of one tree, the largest.
 const BOXES: usize = 8000;
-/// Number of functions in one list.
 const FUNCTIONS: usize = 200;
 
-#[derive(Serialize)]
-pub(super) struct BlameJson {
-    time_s: f64,
-    nr_samples: u64,
-    nr_lost: u64,
-    names: Vec<String>,
-    /// Name and library of each function; the library is null for code outside any file.
-    functions: Vec<(usize, Option<usize>)>,
-    answers: Vec<AnswerJson>,
+pub(super) fn json(reports: &[BlameReport], arrays: &mut Arrays) -> Option<Value> {
+    let first = reports.first()?;
+    let mut functions = Functions::default();
+    let answers = list(reports, |report| answer(report, &mut functions, arrays));
+    Some(json!({
+        "time_s": first.time_ns.as_secs_f64(),
+        "nr_samples": first.nr_samples,
+        "nr_lost": first.nr_lost,
+        "names": functions.names,
+        // The name and the library of each function; the library is null for code outside any file.
+        "functions": functions.all,
+        "answers": answers,
+    }))
 }
 
-/// The result of one measure.
-#[derive(Serialize)]
-struct AnswerJson {
-    measure: Measure,
-    at_least_s: f64,
-    total: u64,
-    blamed: u64,
-    likely: u64,
-    before_sampling: u64,
-    not_sampled: u64,
-    /// Number of stacks that are not in the tree; their bytes follow.
-    nr_others: usize,
-    others: u64,
-    /// Function of each box. The next arrays hold the number of callers above it, the bytes to its left, its own bytes
-    /// (callees included), and its likely bytes.
-    boxes: Ref,
-    depths: Ref,
-    lefts: Ref,
-    bytes: Ref,
-    likely_bytes: Ref,
-    list: Vec<FunctionJson>,
-    /// Number of functions that are not in the list; their bytes follow.
-    nr_unlisted: usize,
-    unlisted: u64,
-    /// Bytes of huge pages, in a result about their waste.
-    huge: Option<HugeJson>,
-}
-
-/// Bytes in huge pages, and the part that was read.
-#[derive(Serialize)]
-struct HugeJson {
-    bytes: u64,
-    read: u64,
-}
-
-#[derive(Serialize)]
-struct FunctionJson {
-    name: String,
-    bytes: u64,
-    likely: u64,
-    /// Bytes with those of its callees.
-    inclusive: u64,
-}
-
-impl BlameJson {
-    pub(super) fn of(reports: &[BlameReport], arrays: &mut Arrays) -> Option<Self> {
-        let first = reports.first()?;
-        let mut functions = Functions::default();
-        let answers = reports.iter();
-        let answers = answers.map(|report| answer(report, &mut functions, arrays));
-        let answers = answers.collect();
-        Some(Self {
-            time_s: first.time_ns.as_secs_f64(),
-            nr_samples: first.nr_samples,
-            nr_lost: first.nr_lost,
-            answers,
-            names: functions.names,
-            functions: functions.all,
-        })
-    }
-}
-
-fn answer(report: &BlameReport, functions: &mut Functions, arrays: &mut Arrays) -> AnswerJson {
+/// Builds the result of one measure.
+fn answer(report: &BlameReport, functions: &mut Functions, arrays: &mut Arrays) -> Value {
     let (shown, others) = report.stacks.split_at(report.stacks.len().min(STACKS));
     let tree = FlameNode::tree(shown);
     let placed = tree.largest(BOXES, 1);
     let numbers: Vec<u32> = placed.iter().map(|at| functions.number(at.node)).collect();
     let (listed, unlisted) = report.blamed.split_at(report.blamed.len().min(FUNCTIONS));
-    AnswerJson {
-        measure: report.measure,
-        at_least_s: report.at_least_ns.as_secs_f64(),
-        total: report.total_bytes,
-        blamed: report.blamed_bytes,
-        likely: report.likely_bytes,
-        before_sampling: report.unknown.before_sampling,
-        not_sampled: report.unknown.not_sampled,
-        nr_others: others.len(),
-        others: others.iter().map(|stack| stack.bytes).sum(),
-        boxes: arrays.u32(numbers.into_iter()),
-        depths: arrays.u32(placed.iter().map(|at| at.depth as u32)),
-        lefts: arrays.f64(placed.iter().map(|at| at.left as f64)),
-        bytes: arrays.f64(placed.iter().map(|at| at.node.bytes as f64)),
-        likely_bytes: arrays.f64(placed.iter().map(|at| at.node.likely_bytes as f64)),
-        list: listed.iter().map(function).collect(),
-        nr_unlisted: unlisted.len(),
-        unlisted: unlisted.iter().map(|of| of.bytes).sum(),
-        huge: report.huge.map(|huge| HugeJson {
-            bytes: huge.bytes,
-            read: huge.read_bytes,
-        }),
-    }
+    let huge = report.huge;
+    json!({
+        "measure": report.measure,
+        "at_least_s": report.at_least_ns.as_secs_f64(),
+        "total": report.total_bytes,
+        "blamed": report.blamed_bytes,
+        "likely": report.likely_bytes,
+        "before_sampling": report.unknown.before_sampling,
+        "not_sampled": report.unknown.not_sampled,
+        // Stacks that are not in the tree.
+        "nr_others": others.len(),
+        "others": others.iter().map(|stack| stack.bytes).sum::<u64>(),
+        // The function of each box, the number of callers above it, the bytes to its left, its own bytes (callees
+        // included), and its likely bytes.
+        "boxes": arrays.u32(numbers.into_iter()),
+        "depths": arrays.u32(placed.iter().map(|at| at.depth as u32)),
+        "lefts": arrays.f64(placed.iter().map(|at| at.left as f64)),
+        "bytes": arrays.f64(placed.iter().map(|at| at.node.bytes as f64)),
+        "likely_bytes": arrays.f64(placed.iter().map(|at| at.node.likely_bytes as f64)),
+        "list": list(listed, function),
+        "nr_unlisted": unlisted.len(),
+        "unlisted": unlisted.iter().map(|of| of.bytes).sum::<u64>(),
+        "huge": huge.map(|huge| json!({"bytes": huge.bytes, "read": huge.read_bytes})),
+    })
 }
 
-fn function(of: &Blamed) -> FunctionJson {
-    FunctionJson {
-        name: of.name.clone(),
-        bytes: of.bytes,
-        likely: of.likely_bytes,
-        inclusive: of.inclusive_bytes.unwrap_or(of.bytes),
-    }
+fn function(of: &Blamed) -> Value {
+    json!({
+        "name": of.name,
+        "bytes": of.bytes,
+        "likely": of.likely_bytes,
+        "inclusive": of.inclusive_bytes.unwrap_or(of.bytes),
+    })
 }
 
-/// Functions by number, with their names.
 #[derive(Default)]
 struct Functions {
     names: Vec<String>,
@@ -186,13 +127,15 @@ mod tests {
             stacks: (0..STACKS + 3).map(stack).collect(),
             ..BlameReport::default()
         };
-        let json = BlameJson::of(&[report], &mut Arrays::default()).expect("there are stacks");
+        let all = json(&[report], &mut Arrays::default()).expect("there are stacks");
+        let answer = &all["answers"][0];
         assert_eq!(
-            (json.answers[0].nr_others, json.answers[0].others),
-            (3, 3 * 4096)
+            (&answer["nr_others"], &answer["others"]),
+            (&json!(3), &json!(3 * 4096))
         );
-        assert_eq!(json.functions.len(), STACKS + 1);
-        assert_eq!(json.names.len(), STACKS + 2);
-        assert!(BlameJson::of(&[], &mut Arrays::default()).is_none());
+        let length = |name: &str| all[name].as_array().map(Vec::len);
+        assert_eq!(length("functions"), Some(STACKS + 1));
+        assert_eq!(length("names"), Some(STACKS + 2));
+        assert!(json(&[], &mut Arrays::default()).is_none());
     }
 }

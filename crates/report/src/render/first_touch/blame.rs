@@ -55,12 +55,8 @@ impl Tabulate for BlameReport {
 
 impl Render for BlameReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "{}, at {}\n",
-            title(self.measure, self.at_least_ns, style),
-            style.duration(self.time_ns)
-        )?;
+        let title = title(self.measure, self.at_least_ns, style);
+        writeln!(out, "{title}, at {}\n", style.duration(self.time_ns))?;
         if self.total_bytes == 0 {
             return writeln!(out, "{}", self.nothing(style));
         }
@@ -103,7 +99,6 @@ impl Render for BlameReport {
 }
 
 impl BlameReport {
-    /// Draws the flame graph, either as a picture or as an interactive one.
     fn flame(&self, is_interactive: bool) -> String {
         let style = Style::default();
         let flame = Flame {
@@ -191,17 +186,13 @@ impl BlameReport {
             let _ = write!(facts, " ({} found no room)", self.nr_lost);
         }
         if self.not_counted_ns > Nanos(0) {
-            let _ = write!(
-                facts,
-                "; none were taken for {}, for the budget",
-                style.duration(self.not_counted_ns)
-            );
+            let time = style.duration(self.not_counted_ns);
+            let _ = write!(facts, "; none were taken for {time}, for the budget");
         }
         facts
     }
 }
 
-/// Returns the reason why there is no waste.
 fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
     match huge {
         None => "the record does not tell what huge pages hold".to_owned(),
@@ -223,7 +214,6 @@ fn no_waste(huge: Option<HugeBytes>, style: &Style) -> String {
     }
 }
 
-/// Returns the title of a report of these bytes.
 pub(in crate::render) fn title(measure: Measure, at_least: Nanos, style: &Style) -> String {
     match measure {
         Measure::Idle => format!(
@@ -240,7 +230,6 @@ pub(in crate::render) fn title(measure: Measure, at_least: Nanos, style: &Style)
     }
 }
 
-/// Returns the table head of a grouping.
 pub(in crate::render) fn by_name(by: By) -> &'static str {
     match by {
         By::Function => "FUNCTION",
@@ -255,10 +244,8 @@ pub(in crate::render) fn by_name(by: By) -> &'static str {
 
 fn shown(children: &[FlameNode], total: u64) -> impl Iterator<Item = &FlameNode> {
     let least = total as f64 * SHARE_MIN;
-    children
-        .iter()
-        .take(ROWS)
-        .take_while(move |child| child.bytes as f64 >= least)
+    let most = children.iter().take(ROWS);
+    most.take_while(move |child| child.bytes as f64 >= least)
 }
 
 /// Writes a node and its callees. Callers with a single callee share its line.
@@ -278,13 +265,8 @@ fn branch(
         at = child;
     }
     let share = units::format_share(node.bytes as f64 / total as f64);
-    let indent = "  ".repeat(depth);
-    writeln!(
-        out,
-        "{:>10} {share:>6}  {indent}{}",
-        style.bytes(node.bytes),
-        names.join(" > ")
-    )?;
+    let (bytes, indent) = (style.bytes(node.bytes), "  ".repeat(depth));
+    writeln!(out, "{bytes:>10} {share:>6}  {indent}{}", names.join(" > "))?;
     for child in shown(&at.children, total) {
         branch(child, depth + 1, total, style, out)?;
     }
@@ -301,16 +283,13 @@ mod tests {
         let said = |report: &BlameReport| {
             let mut out = Vec::new();
             report.text(&Style::default(), &mut out).expect("a vector");
-            String::from_utf8(out)
-                .expect("text")
-                .matches("-X perf")
-                .count()
+            let text = String::from_utf8(out).expect("text");
+            text.matches("-X perf").count()
         };
         let mut report = report();
         assert_eq!(said(&report), 0);
-        report.stacks[0]
-            .libraries
-            .fill(Some("python3.11".to_owned()));
+        let python = Some("python3.11".to_owned());
+        report.stacks[0].libraries.fill(python);
         assert_eq!(said(&report), 1);
     }
 }

@@ -12,7 +12,6 @@ use crate::table::Tabulate;
 use isotherm_render::plot::{Bar, bars};
 use isotherm_render::table::Table;
 
-/// Number of rows that text and pictures show.
 const ROWS: usize = 20;
 
 impl Tabulate for BlameDiffReport {
@@ -77,13 +76,10 @@ impl Render for BlameDiffReport {
             share: one.before_bytes.abs_diff(one.after_bytes) as f64 / largest as f64,
             colour: None,
         });
-        let [before, after] =
-            [&self.before, &self.after].map(|of| units::format_bytes(of.total_bytes));
-        bars(
-            &self.title(&style),
-            &format!("{before} before, {after} after"),
-            rows,
-        )
+        let totals = [&self.before, &self.after];
+        let [before, after] = totals.map(|of| units::format_bytes(of.total_bytes));
+        let note = format!("{before} before, {after} after");
+        bars(&self.title(&style), &note, rows)
     }
 
     fn html(&self) -> String {
@@ -104,10 +100,8 @@ impl Render for BlameDiffReport {
 
 impl BlameDiffReport {
     fn title(&self, style: &Style) -> String {
-        format!(
-            "{}: what changed",
-            super::blame::title(self.measure, self.at_least_ns, style)
-        )
+        let title = super::blame::title(self.measure, self.at_least_ns, style);
+        format!("{title}: what changed")
     }
 }
 

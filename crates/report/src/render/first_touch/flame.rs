@@ -23,7 +23,6 @@ const NARROW: f64 = 0.4;
 /// Hues of libraries; none resembles the colour of search hits.
 const HUES: [u32; 12] = [205, 28, 150, 75, 52, 265, 180, 5, 95, 230, 300, 120];
 
-/// The content of the picture.
 pub(in crate::render) struct Flame<'a> {
     pub(in crate::render) title: &'a str,
     pub(in crate::render) note: &'a str,
@@ -32,7 +31,6 @@ pub(in crate::render) struct Flame<'a> {
     pub(in crate::render) unknown: &'a [(&'static str, u64)],
 }
 
-/// A shape of the picture.
 struct Shape<'a> {
     class: &'a str,
     name: &'a str,
@@ -48,9 +46,8 @@ impl Flame<'_> {
         let unknown: u64 = self.unknown.iter().map(|(_, bytes)| bytes).sum();
         let total = (self.tree.bytes + unknown).max(1);
         let narrow = if closer { NARROW / 10.0 } else { NARROW };
-        let placed = self
-            .tree
-            .largest(BOXES_MAX, (total as f64 * narrow / ROOM) as u64);
+        let least = (total as f64 * narrow / ROOM) as u64;
+        let placed = self.tree.largest(BOXES_MAX, least);
         let rows = placed.iter().map(|placed| placed.depth + 1).max();
         let rows = rows.unwrap_or(0).max(usize::from(unknown > 0)) + 1;
         let mut svg = open(WIDTH, TOP + ROW * rows as f64 + 12.0, self.title);
@@ -153,9 +150,8 @@ fn classes<'a>(placed: &[PlacedNode<'a>]) -> HashMap<&'a Option<String>, String>
         let Some(name) = library else {
             return (library, "n".to_owned());
         };
-        let own = name.bytes().fold(7_usize, |hash, byte| {
-            hash.wrapping_mul(31).wrapping_add(byte.into())
-        }) % HUES.len();
+        let add = |hash: usize, byte: u8| hash.wrapping_mul(31).wrapping_add(byte.into());
+        let own = name.bytes().fold(7, add) % HUES.len();
         let mut free = (0..HUES.len()).map(|by| (own + by) % HUES.len());
         let hue = free.find(|hue| !is_taken[*hue]).unwrap_or(own);
         is_taken[hue] = true;
@@ -204,7 +200,6 @@ fn one_line(name: &str) -> String {
     }
 }
 
-/// Shortens a name to `room` characters.
 fn shortened(name: &str, room: usize) -> String {
     if name.chars().count() <= room {
         return name.to_owned();
@@ -246,18 +241,14 @@ mod tests {
         hostile.libraries[1] = Some(name.to_owned());
         let svg = drawn(&[hostile]);
         assert!(!svg.contains("<script"), "{svg}");
-        assert!(
-            svg.contains("&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; &quot; &amp;"),
-            "{svg}"
-        );
+        let escaped = "&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; &quot; &amp;";
+        assert!(svg.contains(escaped), "{svg}");
     }
 
     #[test]
     fn nothing_makes_a_picture() {
         let svg = drawn(&[]);
-        assert!(
-            svg.ends_with("</svg>\n") && svg.contains("not sampled"),
-            "{svg}"
-        );
+        assert!(svg.ends_with("</svg>\n"), "{svg}");
+        assert!(svg.contains("not sampled"), "{svg}");
     }
 }

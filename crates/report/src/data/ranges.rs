@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use isotherm_engine::AddressRange;
 use isotherm_record::MappingChange;
 
-/// Values of disjoint address ranges.
 #[derive(Clone, Debug)]
-pub(super) struct RangeMap<V> {
+pub(crate) struct RangeMap<V> {
     /// End and value of each range, by first address.
     entries: BTreeMap<u64, (u64, V)>,
 }
@@ -21,12 +20,12 @@ impl<V> Default for RangeMap<V> {
 }
 
 impl<V: Clone> RangeMap<V> {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Iterates over the parts of `range` with a value, in address order.
-    pub(super) fn parts(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, &V)> {
+    pub(crate) fn parts(&self, range: AddressRange) -> impl Iterator<Item = (AddressRange, &V)> {
         let before = self.entries.range(..=range.start).next_back();
         let first = before.map_or(range.start, |(start, _)| *start);
         let entries = self.entries.range(first..range.end);
@@ -36,37 +35,47 @@ impl<V: Clone> RangeMap<V> {
         })
     }
 
-    /// Removes all values in `range`.
-    pub(super) fn cut(&mut self, range: AddressRange) {
-        let starts: Vec<u64> = self.parts(range).map(|(part, _)| part.start).collect();
-        for start in starts {
-            let key = self
-                .entries
-                .range(..=start)
-                .next_back()
-                .map(|(key, _)| *key);
-            let Some((key, (end, value))) = key.and_then(|key| self.entries.remove_entry(&key))
+    /// Returns the range with a value that contains an address.
+    pub(crate) fn around(&self, address: u64) -> Option<AddressRange> {
+        let (start, (end, _)) = self.entries.range(..=address).next_back()?;
+        AddressRange::checked(*start, *end).filter(|range| range.contains(address))
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(&V) -> bool) {
+        self.entries.retain(|_, (_, value)| keep(value));
+    }
+
+    /// Removes all values in `range`, and returns them with their parts of it.
+    pub(crate) fn cut(&mut self, range: AddressRange) -> Vec<(AddressRange, V)> {
+        let parts: Vec<AddressRange> = self.parts(range).map(|(part, _)| part).collect();
+        let mut removed = Vec::with_capacity(parts.len());
+        for part in parts {
+            let before = self.entries.range(..=part.start).next_back();
+            let key = before.map(|(key, _)| *key);
+            let Some((start, (end, value))) = key.and_then(|key| self.entries.remove_entry(&key))
             else {
                 continue;
             };
-            if key < range.start {
-                self.entries.insert(key, (range.start, value.clone()));
+            if start < range.start {
+                self.entries.insert(start, (range.start, value.clone()));
             }
             if range.end < end {
-                self.entries.insert(range.end, (end, value));
+                self.entries.insert(range.end, (end, value.clone()));
             }
+            removed.push((part, value));
         }
+        removed
     }
 
     /// Sets `value` in `range`.
-    pub(super) fn insert(&mut self, range: AddressRange, value: V) {
+    pub(crate) fn insert(&mut self, range: AddressRange, value: V) {
         self.cut(range);
         self.entries.insert(range.start, (range.end, value));
     }
 }
 
 /// Returns the ranges that are no longer mapped; a mapping that only moved its borders still is.
-pub(super) fn unmapped(change: &MappingChange) -> Vec<AddressRange> {
+pub(crate) fn unmapped(change: &MappingChange) -> Vec<AddressRange> {
     let mut added: Vec<AddressRange> = change.added.iter().map(|added| added.range).collect();
     added.sort_unstable();
     let mut removed = change.removed.clone();
@@ -111,7 +120,7 @@ mod tests {
                 let place = range(start, start + length);
                 match value {
                     Some(value) => map.insert(place, value),
-                    None => map.cut(place),
+                    None => drop(map.cut(place)),
                 }
                 array[start as usize..(start + length) as usize].fill(value);
             }

@@ -12,8 +12,6 @@
 //! export with a way back is the other one ([`isotherm_record::parquet`]). The writer holds a row group of each table
 //! in memory.
 
-mod table;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
@@ -21,11 +19,13 @@ use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::convert::{ConvertError, LeftOut};
 use isotherm_record::damo::AGES_SETTING;
 use isotherm_record::item::{ActionSample, CostSample, Header, Item, UsageSample};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
 
 use crate::context::{RecordContext, Scope, TargetInfo};
 use crate::mapping::MappingTable;
-use crate::rows::{ColumnValue, column, nullable};
-use table::FlatFile;
+use crate::rows::{ColumnValue, Rows, column, nullable};
 
 pub use crate::rows::{Column, ColumnType};
 
@@ -200,6 +200,10 @@ pub const TABLES: [(&str, &[Column]); 4] = [
     ("actions", &ACTIONS),
 ];
 
+/// Number of rows that are buffered before they are encoded.
+const ROWS_HELD: usize = 16_384;
+const ROWS_IN_GROUP: usize = 256 << 10;
+
 /// The result of the export.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Written {
@@ -363,7 +367,6 @@ impl<W: Write + Send> Flat<W> {
     }
 }
 
-/// Returns process, pid and context of a target.
 fn who(target: &TargetInfo) -> [ColumnValue<'_>; 3] {
     let pid = target.pid.filter(|pid| *pid > 0);
     [
@@ -373,7 +376,6 @@ fn who(target: &TargetInfo) -> [ColumnValue<'_>; 3] {
     ]
 }
 
-/// Returns the reason why the region's accesses are unknown.
 fn why_unknown(region: &RegionSnapshot) -> Option<&'static str> {
     match (region.nr_accesses, region.memory) {
         (Some(_), _) => None,
@@ -407,5 +409,50 @@ fn left_out(item: &Item) -> &'static str {
         Item::Calibration(_) => "costs of acting",
         Item::Note { .. } => "notes",
         _ => "other items",
+    }
+}
+
+/// One Parquet table, written row by row.
+struct FlatFile<W: Write + Send> {
+    writer: ArrowWriter<W>,
+    table: Rows,
+    rows: u64,
+}
+
+impl<W: Write + Send> FlatFile<W> {
+    fn create(columns: &[Column], output: W) -> Result<Self, ConvertError> {
+        let table = Rows::new(columns);
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_max_row_group_row_count(Some(ROWS_IN_GROUP))
+            .build();
+        let writer = ArrowWriter::try_new(output, table.schema(), Some(properties));
+        Ok(Self {
+            writer: writer.map_err(ConvertError::Parquet)?,
+            table,
+            rows: 0,
+        })
+    }
+
+    fn push(&mut self, row: &[ColumnValue<'_>]) -> Result<(), ConvertError> {
+        self.table.push(row);
+        self.rows += 1;
+        if self.table.held() == ROWS_HELD {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), ConvertError> {
+        let batch = self.table.take();
+        self.writer.write(&batch).map_err(ConvertError::Parquet)
+    }
+
+    fn finish(mut self) -> Result<u64, ConvertError> {
+        if self.table.held() > 0 {
+            self.write()?;
+        }
+        self.writer.close().map_err(ConvertError::Parquet)?;
+        Ok(self.rows)
     }
 }
