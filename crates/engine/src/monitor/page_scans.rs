@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 use super::bits::{self, ALL, Bitmap, and, and_not, count, is_empty, or};
 use super::idle_pages::IdlePages;
-use super::page_since::PageSince;
-use super::ticks::{nanos_of, ticks};
+use super::page_since::{PageSince, nanos_of, ticks};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, block_of};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 

@@ -3,8 +3,19 @@
 //! kstaled and kidled (LWN 461461) count a page's idle scans in a byte. Here two bytes hold the time since which a page
 //! is idle. Idle pages therefore need no counting, and an age is exact to half a second for any interval.
 
-use crate::address::PAGES_PER_BLOCK;
+use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap, and_not, has};
+
+/// Ages are counted in ticks of 1/64 s from the start of monitoring: 776 days fit.
+const TICK: u64 = 1_000_000_000 / 64;
+
+pub(in crate::monitor) fn ticks(time: Nanos) -> u32 {
+    u32::try_from(time.0 / TICK).unwrap_or(u32::MAX)
+}
+
+pub(in crate::monitor) fn nanos_of(ticks: u32) -> Nanos {
+    Nanos(u64::from(ticks) * TICK)
+}
 
 /// Time since which each page has been seen untouched.
 #[derive(Clone, Debug)]

@@ -10,20 +10,18 @@
 mod idle;
 
 use super::estimate::AccessEstimate;
-use super::granule::{GRANULE_PAGES, GRANULES, Since};
-use super::pages::{Counts, Pages, Seen};
-use super::returns::Returns;
+use super::pages::{Counts, GRANULE_PAGES, GRANULES, Pages, Seen, Since};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
 use crate::monitor::block_pages::BlockPages;
-use crate::monitor::page_since::PageSince;
-use crate::monitor::ticks::nanos_of;
+use crate::monitor::page_since::{PageSince, nanos_of};
+use idle::Returns;
 
 /// A smaller share of touched unsampled pages counts as none: the sample behind it has only about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;
 
 /// From this share of touched unsampled pages on, all of them are reported as touched.
-pub(super) const SURE_SHARE: f32 = 0.95;
+const SURE_SHARE: f32 = 0.95;
 
 /// Value per page of knowing each page of an unknown block, beyond knowing the touched share.
 const FIRST_LOOK_VALUE: f32 = 0.6;

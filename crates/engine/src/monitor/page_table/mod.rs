@@ -32,17 +32,12 @@
 //! do not show all accesses (a KVM guest).
 
 mod block;
-mod by_page;
 mod clears;
 mod estimate;
-mod granule;
-mod idle;
 mod infer;
-mod page_ages;
 mod pages;
 mod plan;
 mod report;
-mod returns;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -53,7 +48,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{AddressRange, Nanos};
+use crate::address::{AddressRange, Nanos, PAGES_PER_BLOCK};
 use crate::attributes::CPU_BUDGET;
 use crate::port::Cost;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
@@ -62,8 +57,9 @@ pub use block::BlockFacts;
 
 use super::bits::{and, count};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
+use super::frames::PageAge;
 use super::idle_pages::PageAgeRule;
-use super::ticks::ticks;
+use super::page_since::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
 pub use plan::ClearPlan;
 use plan::Prices;
@@ -400,6 +396,29 @@ impl TableMonitor {
         self.window_end = None;
     }
 
+    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages), for callers that act on them. `ages` selects
+    /// the kind of their ages.
+    pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
+        self.tells_idle_pages = Some(ages);
+    }
+
+    /// Returns the age of each page of the block at `address`, after an interval has ended. A page that was not present
+    /// then counts as touched, and so does a page that was touched after `since`. Returns `None` if the block is not
+    /// watched.
+    pub fn page_ages(
+        &self,
+        target: TargetId,
+        address: u64,
+        since: Nanos,
+        now: Nanos,
+    ) -> Option<[PageAge; PAGES_PER_BLOCK]> {
+        let target = self.targets.get(&target)?;
+        let blocks = &target.blocks;
+        let at = blocks.binary_search_by_key(&address, |block| block.address);
+        let (since, now) = (self.ticks(since), self.ticks(now));
+        Some(blocks[at.ok()?].page_ages(since, now, target.hides_accesses))
+    }
+
     fn ticks(&self, now: Nanos) -> u32 {
         ticks(now.since(self.started))
     }
@@ -469,8 +488,10 @@ impl TableMonitor {
             let nr_samples = (interval.0 / self.attributes.window.0).max(1) as u32;
             let finish = |draft: &report::Draft| draft.finish(since_start, interval, nr_samples);
             let regions: Vec<RegionSnapshot> = drafts.iter().map(finish).collect();
-            let blocks = by_page::blocks(target, &regions, ticks, blocks_left);
+            let blocks = report::blocks_by_page(target, &regions, ticks, blocks_left);
             blocks_left -= blocks.len();
+            let ages = self.tells_idle_pages.filter(|_| !target.hides_accesses);
+            let idle_pages = ages.map_or_else(Vec::new, |ages| target.idle_pages(ticks, ages));
             snapshots.push(Snapshot {
                 target: *id,
                 start: target.from,
@@ -478,7 +499,7 @@ impl TableMonitor {
                 nr_samples,
                 regions,
                 blocks,
-                idle_pages: Arc::new(self.idle_pages(target, ticks)),
+                idle_pages: Arc::new(idle_pages),
             });
         }
         snapshots

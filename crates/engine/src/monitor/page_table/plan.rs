@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::block::Block;
-use super::granule::GRANULE_PAGES;
+use super::pages::GRANULE_PAGES;
 use super::target::Target;
 use super::watch::{ClearedBy, HOLD_MAX, Watch};
 use crate::address::{AddressRange, Nanos};

@@ -1,12 +1,14 @@
-//! Makes regions from blocks by joining similar neighbours.
+//! Makes regions from blocks by joining similar neighbours. Selects the blocks that are reported page by page: those of
+//! regions that only give the number of touched pages.
 
 use super::block::{Block, State};
-use super::granule::{GRANULE_BYTES, GRANULE_PAGES};
-use super::pages::{Counts, Pages, Seen};
+use super::pages::{Counts, GRANULE_BYTES, GRANULE_PAGES, Pages, Seen};
 use super::target::Target;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::bits;
-use crate::monitor::ticks::nanos_of;
+use crate::monitor::block_pages::BlockPages;
+use crate::monitor::by_page::is_mixed;
+use crate::monitor::page_since::nanos_of;
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
 /// Length up to which regions are joined with their neighbours first if there are too many. The length then doubles in
@@ -346,18 +348,13 @@ fn is_same(a: &Draft, b: &Draft) -> bool {
 
 /// Joins the neighbours that `are_joined` accepts.
 fn coarsen(drafts: &mut Vec<Draft>, are_joined: impl Fn(&Draft, &Draft) -> bool) {
-    let mut kept = 0;
-    for at in 1..drafts.len() {
-        let next = drafts[at];
-        let last = &mut drafts[kept];
-        if are_joined(last, &next) {
-            last.absorb(&next);
-        } else {
-            kept += 1;
-            drafts[kept] = next;
+    drafts.dedup_by(|next, last| {
+        let is_joined = are_joined(last, next);
+        if is_joined {
+            last.absorb(next);
         }
-    }
-    drafts.truncate(kept + 1);
+        is_joined
+    });
 }
 
 /// Returns whether both are idle neighbours and one of them is short; their ages do not matter.
@@ -402,4 +399,29 @@ fn are_alike(a: &Draft, b: &Draft, now: u32, threshold: f64) -> bool {
             old < young * 1.3 + 1.0
         }
     }
+}
+
+/// Returns the pages of the blocks of `target` that lie in mixed regions, in address order. Returns none if there are
+/// more than `most` such blocks.
+pub(super) fn blocks_by_page(
+    target: &Target,
+    regions: &[RegionSnapshot],
+    now: u32,
+    most: usize,
+) -> Vec<BlockPages> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    for range in regions.iter().filter(|r| is_mixed(r)).map(|r| r.range) {
+        let first = block_of(range.start);
+        at += target.blocks[at..].partition_point(|block| block.address < first);
+        let rest = &target.blocks[at..];
+        let nr = rest.partition_point(|block| block.address < range.end);
+        if all.len() + nr > most {
+            return Vec::new();
+        }
+        let reported = rest[..nr].iter();
+        all.extend(reported.filter_map(|block| block.by_page(now, target.hides_accesses)));
+        at += nr;
+    }
+    all
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::block::Block;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::bits::{Bitmap, NONE, count, mask_of, or};
+use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
 
 /// A target: its mappings and blocks, both in address order.
 #[derive(Debug)]
@@ -103,6 +104,12 @@ impl Target {
         };
         self.cursor = at + 1;
         Some(at)
+    }
+
+    /// Returns the idle pages of blocks in which other pages are in use.
+    pub(super) fn idle_pages(&self, now: u32, ages: PageAgeRule) -> Vec<IdlePages> {
+        let blocks = self.blocks.iter();
+        blocks.filter_map(|of| of.idle_pages(now, ages)).collect()
     }
 
     /// Returns the mapping that `address` lies in.

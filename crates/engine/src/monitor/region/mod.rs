@@ -27,7 +27,6 @@
 
 pub(crate) mod layout;
 mod regions;
-mod rng;
 mod tuner;
 
 use super::Intervals;
@@ -35,9 +34,8 @@ use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::attributes::{Attributes, AttributesError};
 use crate::port::{Sample, Touch};
 use crate::snapshot::{Snapshot, TargetId};
-use regions::Likeness;
 pub(crate) use regions::Region;
-use rng::Rng;
+use regions::{Likeness, Rng};
 use tuner::Tuner;
 
 /// The input of a tick.

@@ -11,7 +11,9 @@
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges. Random splits need very
 //! many tries to single out a hot 2 MiB among cold gigabytes.
 
-use super::rng::Rng;
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::RegionSnapshot;
 
@@ -138,24 +140,32 @@ pub(crate) struct Likeness {
 
 /// Merges neighbours that are alike.
 pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
-    let mut kept = 0;
-    for i in 0..regions.len() {
-        let right = regions[i];
-        if kept > 0 {
-            let left = &mut regions[kept - 1];
-            if left.range.end == right.range.start
-                && (like.forced || left.known == right.known)
-                && left.nr_accesses.abs_diff(right.nr_accesses) <= like.threshold
-                && left.range.len() + right.range.len() <= like.size_limit
-            {
-                left.absorb(&right);
-                continue;
-            }
+    regions.dedup_by(|right, left| {
+        let are_alike = left.range.end == right.range.start
+            && (like.forced || left.known == right.known)
+            && left.nr_accesses.abs_diff(right.nr_accesses) <= like.threshold
+            && left.range.len() + right.range.len() <= like.size_limit;
+        if are_alike {
+            left.absorb(right);
         }
-        regions[kept] = right;
-        kept += 1;
+        are_alike
+    });
+}
+
+/// The engine's one source of randomness: the same seed gives the same sequence on every machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(Pcg64Mcg);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Pcg64Mcg::seed_from_u64(seed))
     }
-    regions.truncate(kept);
+
+    /// Returns a number from 0 to `bound - 1`, by multiply and shift. For the bounds used here (pages of an address
+    /// space) the bias is under one in ten million.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
 }
 
 /// Returns a point about 10 to 90 % into `range`; `None` if it cannot be cut there.

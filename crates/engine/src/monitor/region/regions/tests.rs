@@ -2,8 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::monitor::region::rng::Rng;
+use super::{Rng, *};
 use crate::test_regions::{of_regions, ranges_of, regions_of};
 
 fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
