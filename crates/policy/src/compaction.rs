@@ -274,7 +274,7 @@ pub struct CompactionStatus {
 /// ```
 ///
 /// `tests/it/examples.rs` runs this.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CompactionController {
     attributes: CompactionAttributes,
     status: CompactionStatus,
@@ -287,9 +287,7 @@ impl CompactionController {
     pub fn new(attributes: CompactionAttributes) -> Self {
         Self {
             attributes,
-            status: CompactionStatus::default(),
-            score_before: 0.0,
-            next_check: Nanos(0),
+            ..Self::default()
         }
     }
 

@@ -135,6 +135,7 @@ pub fn execute<E>(
 }
 
 /// A plan in execution.
+#[derive(Default)]
 struct Batches<'a> {
     plan: &'a [Operation],
     /// Index of the next operation; `taken` is the number of its bytes that have been taken already.
@@ -153,13 +154,7 @@ impl<'a> Batches<'a> {
     fn new(plan: &'a [Operation]) -> Self {
         Self {
             plan,
-            next: 0,
-            taken: 0,
-            in_hand: Vec::new(),
-            parts: Vec::new(),
-            done: Vec::new(),
-            outcomes: Vec::new(),
-            last_done: None,
+            ..Self::default()
         }
     }
 

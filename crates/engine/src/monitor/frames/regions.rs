@@ -308,18 +308,13 @@ impl Draft {
 
 /// Joins neighbours that are similar within `width`.
 fn coarsen(drafts: &mut Vec<Draft>, width: f64) {
-    let mut kept = 0;
-    for at in 1..drafts.len() {
-        let next = drafts[at];
-        let last = &mut drafts[kept];
-        if are_alike(last, &next, width) {
-            last.absorb(&next);
-        } else {
-            kept += 1;
-            drafts[kept] = next;
+    drafts.dedup_by(|next, last| {
+        let is_alike = are_alike(last, next, width);
+        if is_alike {
+            last.absorb(next);
         }
-    }
-    drafts.truncate(kept + 1);
+        is_alike
+    });
 }
 
 /// Returns whether neighbours are similar, with `width` times the normal tolerances.

@@ -47,7 +47,7 @@ const FORMER_WEIGHT: f64 = 0.7;
 pub type FileId = (u64, u64);
 
 /// [`GROUP`] pages of a file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Sampled {
     /// The first page.
     first: u64,
@@ -90,7 +90,14 @@ impl DroppedFile {
                             self.sample[at].dropped |= pages;
                             self.sample[at].back &= !pages;
                         }
-                        Err(at) => self.sample.insert(at, Sampled::new(first, pages)),
+                        Err(at) => {
+                            let of = Sampled {
+                                first,
+                                dropped: pages,
+                                ..Sampled::default()
+                            };
+                            self.sample.insert(at, of);
+                        }
                     }
                     self.thin();
                 }
@@ -162,17 +169,6 @@ impl DroppedFile {
     /// Returns the number of pages that are not known to be back.
     fn nr_out(&self) -> u64 {
         self.sum(|of| of.dropped & !of.back)
-    }
-}
-
-impl Sampled {
-    fn new(first: u64, dropped: u16) -> Self {
-        Self {
-            first,
-            dropped,
-            back: 0,
-            cached: 0,
-        }
     }
 }
 

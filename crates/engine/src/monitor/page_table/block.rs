@@ -64,7 +64,7 @@ struct Unclearable {
     is_reached: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) address: u64,
     pub(super) huge: bool,
@@ -94,8 +94,9 @@ pub(super) struct Block {
 }
 
 /// The last time that the block's tables were read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Look {
+    #[default]
     Never,
     /// The tables were read at the end of an earlier interval.
     Before,
@@ -122,22 +123,9 @@ impl Block {
     pub(super) fn new(address: u64, now: u32) -> Self {
         Self {
             address,
-            huge: false,
-            look: Look::Never,
-            present: NONE,
-            sampled: NONE,
-            watching: NONE,
-            nr_watched: 0,
-            nr_watched_touched: 0,
             made_at: now,
-            swapped: None,
-            unclearable: None,
-            access_estimate: AccessEstimate::default(),
-            estimate: None,
-            states: 0,
             since: Since::All(now),
-            page_since: None,
-            returns: None,
+            ..Self::default()
         }
     }
 

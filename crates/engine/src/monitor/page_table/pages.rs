@@ -16,6 +16,12 @@ pub(super) enum Since {
     Each(Box<[u32; GRANULES]>),
 }
 
+impl Default for Since {
+    fn default() -> Self {
+        Self::All(0)
+    }
+}
+
 impl Since {
     pub(super) fn of(&self, granule: usize) -> u32 {
         match self {

@@ -8,7 +8,7 @@ use crate::monitor::bits::{Bitmap, NONE, count, mask_of, or};
 use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
 
 /// A target: its mappings and blocks, both in address order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Target {
     pub(super) mappings: Vec<AddressRange>,
     #[expect(
@@ -31,13 +31,9 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn new(now: Nanos) -> Self {
         Self {
-            mappings: Vec::new(),
-            blocks: Vec::new(),
-            partial: BTreeMap::new(),
             from: now,
-            hides_accesses: false,
             spared_until: now,
-            cursor: 0,
+            ..Self::default()
         }
     }
 
