@@ -272,8 +272,6 @@ pub struct CompactionStatus {
 ///     controller.done(now, &facts);
 /// }
 /// ```
-///
-/// `tests/it/examples.rs` runs this.
 #[derive(Clone, Debug, Default)]
 pub struct CompactionController {
     attributes: CompactionAttributes,

@@ -18,8 +18,7 @@ use std::collections::BTreeMap;
 use crate::port::Operation;
 use crate::scheme::Action;
 use isotherm_engine::address::{AddressRange, block_of};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::Bitmap;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 /// Target, and the scheme of the action. `None` stands for all schemes that page out, since a page leaves once.

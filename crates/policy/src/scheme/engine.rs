@@ -46,8 +46,6 @@ use isotherm_engine::snapshot::{Snapshot, TargetId};
 /// // Execute its operations; there is an outcome for each.
 /// engine.done(&plan, &outcomes);
 /// ```
-///
-/// `tests/it/examples.rs` runs this.
 #[derive(Clone, Debug)]
 pub struct SchemeEngine {
     pub(super) states: Vec<State>,

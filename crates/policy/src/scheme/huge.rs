@@ -19,8 +19,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use isotherm_engine::address::{PAGE_SIZE, PAGES_PER_BLOCK};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::Bitmap;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::snapshot::TargetId;
 
 /// Least number of wasted pages for which a huge page is split. Below it, the loss of its data (one translation for all

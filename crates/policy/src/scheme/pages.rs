@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use super::pattern::PatternForSamples;
 use super::{Action, Scheme};
 use isotherm_engine::address::{AddressRange, Nanos, PAGE_SIZE};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::Bitmap;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::monitor::idle_pages::IdlePages;
 use isotherm_engine::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use isotherm_engine::address::BLOCK_SIZE;
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::{Bitmap, mask_of};
+use isotherm_engine::monitor::bits::{self, Bitmap, mask_of};
 use isotherm_engine::monitor::idle_pages::IdlePages;
 
 /// Returns two blocks that are in use as a whole. In the first, pages 10 to 19 are idle for 10 s and 30 to 39 for 60 s;
