@@ -350,13 +350,8 @@ mod tests {
                 }));
                 Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let executed = execute(
-                &mut rest,
-                (&mut guard, Pool::Processes),
-                (&mut pace, STEP),
-                act,
-            );
-            let executed = executed.expect("never fails");
+            let (guard, pace) = ((&mut guard, Pool::Processes), (&mut pace, STEP));
+            let executed = execute(&mut rest, guard, pace, act).expect("never fails");
             let done = executed.done.iter().map(|operation| operation.bytes);
             steps.push((executed.took(), done.sum()));
         }
@@ -374,19 +369,16 @@ mod tests {
             let block = Nanos(512 * ns + 10_000);
             assert!(longest <= STEP + block, "{ns} ns: {longest:?}");
             let shortest = steps[1..steps.len() - 1].iter().map(|step| step.0).min();
-            assert!(
-                shortest >= Some(Nanos::from_millis(25)),
-                "{ns} ns: {shortest:?}"
-            );
+            let is_long = shortest >= Some(Nanos::from_millis(25));
+            assert!(is_long, "{ns} ns: {shortest:?}");
         }
     }
 
     #[test]
     fn what_is_not_there_is_passed_quickly() {
         let plan = [operation(Action::Pageout, 0, 40_000)];
-        let steps = steps(&plan, 10_000, |address| {
-            (address / MIB).is_multiple_of(1000)
-        });
+        let is_there = |address: u64| (address / MIB).is_multiple_of(1000);
+        let steps = steps(&plan, 10_000, is_there);
         assert!(steps.len() < 30, "{} steps", steps.len());
         let longest = steps.iter().map(|step| step.0).max().expect("steps");
         assert!(longest < Nanos::from_millis(80), "{longest:?}");

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{
+    AddressRange, Nanos, PAGE_SIZE, RegionMemory, RegionSnapshot, Snapshot, TargetId,
+};
 use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, FailCharge, Filter, FilterKind, Frequency,
     Goal, GoalMetric, OpsFilter, Quota, SchemeEngine, SystemFacts, Tuner, Weights,
@@ -21,19 +23,17 @@ fn any_range() -> impl Strategy<Value = AddressRange> {
     (0..120_u64, 1..60_u64).prop_map(|(start, nr)| range_of_pages(start, nr))
 }
 
+fn bounds_of<T>(numbers: Bounds<u32>, of: impl Fn(u32) -> T) -> Bounds<T> {
+    Bounds::new(of(numbers.min), of(numbers.max))
+}
+
 fn any_pattern() -> impl Strategy<Value = AccessPattern> {
     let bounds =
         |most: u32| (0..=most, 0..=most).prop_map(|(a, b)| Bounds::new(a.min(b), a.max(b)));
     (bounds(40), bounds(20), bounds(9)).prop_map(|(size, nr_accesses, age)| AccessPattern {
-        size: Bounds::new(
-            u64::from(size.min) * PAGE_SIZE,
-            u64::from(size.max) * PAGE_SIZE,
-        ),
-        nr_accesses: Bounds::new(
-            Frequency::Samples(nr_accesses.min),
-            Frequency::Samples(nr_accesses.max),
-        ),
-        age: Bounds::new(Age::Intervals(age.min), Age::Intervals(age.max)),
+        size: bounds_of(size, |nr| u64::from(nr) * PAGE_SIZE),
+        nr_accesses: bounds_of(nr_accesses, Frequency::Samples),
+        age: bounds_of(age, Age::Intervals),
     })
 }
 
@@ -338,10 +338,8 @@ proptest! {
 /// acted on.
 #[test]
 fn quotas_and_counters_are_of_memory() {
-    use isotherm_engine::RegionMemory;
-    use isotherm_policy::scheme::Action;
     let region = |start: u64, end: u64, resident: u64| RegionSnapshot {
-        range: AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE),
+        range: range_of_pages(start, end - start),
         nr_accesses: Some(0.0),
         age: 9,
         age_ns: Nanos::from_millis(9_000),
@@ -361,29 +359,15 @@ fn quotas_and_counters_are_of_memory() {
     scheme.quota.bytes = 30 * PAGE_SIZE;
     scheme.quota.reset_interval = Nanos::from_millis(1_000);
     let mut engine = SchemeEngine::new(vec![scheme]).expect("a scheme");
-    let plan = engine.plan(
-        Nanos::from_millis(100),
-        &[snapshot],
-        &SystemFacts::default(),
-    );
-    let pages: Vec<_> = plan
+    let plan = engine.plan(snapshot.end, &[snapshot], &SystemFacts::default());
+    let pages = plan
         .iter()
-        .map(|o| {
-            (
-                o.range.start / PAGE_SIZE,
-                o.range.end / PAGE_SIZE,
-                o.bytes / PAGE_SIZE,
-            )
-        })
-        .collect();
-    assert_eq!(pages, [(0, 100, 10), (1000, 1040, 20)]);
+        .map(|o| [o.range.start, o.range.end, o.bytes].map(|bytes| bytes / PAGE_SIZE));
+    assert_eq!(pages.collect::<Vec<_>>(), [[0, 100, 10], [1000, 1040, 20]]);
     let outcomes: Vec<_> = plan.iter().map(Outcome::assumed).collect();
     engine.done(&plan, &outcomes);
     let stats = engine.stats(0).expect("a scheme");
-    assert_eq!(
-        (stats.sz_tried, stats.sz_applied),
-        (30 * PAGE_SIZE, 30 * PAGE_SIZE)
-    );
+    assert_eq!([stats.sz_tried, stats.sz_applied], [30 * PAGE_SIZE; 2]);
     let status = engine.status().next().expect("a scheme");
     assert_eq!(status.quota.charged, 30 * PAGE_SIZE);
 }

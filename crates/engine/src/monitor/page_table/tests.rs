@@ -32,17 +32,15 @@ impl Memory<'_> {
     }
 
     fn facts(&self, block: u64) -> BlockFacts {
-        let mut accessed = [0; 8];
+        let mut accessed = bits::NONE;
         for page in 0..512 {
-            let set = self.accessed[(block / PAGE_SIZE) as usize + page];
-            accessed[page / 64] |= u64::from(set) << (page % 64);
+            let is_set = self.accessed[(block / PAGE_SIZE) as usize + page];
+            bits::put(&mut accessed, page, is_set);
         }
         BlockFacts {
             address: block,
-            huge: false,
-            present: [u64::MAX; 8],
             accessed,
-            swapped: [0; 8],
+            ..UNTOUCHED
         }
     }
 
@@ -57,9 +55,24 @@ impl Memory<'_> {
 
 const TARGET: TargetId = TargetId(0);
 
-fn monitor(now: Nanos) -> TableMonitor {
+/// The first block, with all pages present and none accessed.
+const UNTOUCHED: BlockFacts = BlockFacts {
+    address: 0,
+    huge: false,
+    present: bits::ALL,
+    accessed: bits::NONE,
+    swapped: bits::NONE,
+};
+
+/// Returns a monitor of the first `nr_blocks` blocks.
+fn monitor(now: Nanos, nr_blocks: u64) -> TableMonitor {
     let attributes = TableAttributes::default();
-    TableMonitor::new(attributes, BudgetShares::PROCESSES, now)
+    let mut monitor = TableMonitor::new(attributes, BudgetShares::PROCESSES, now);
+    let mapping = AddressRange::new(0, nr_blocks * BLOCK_SIZE);
+    let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
+    monitor.update_layout(TARGET, &[mapping], now);
+    monitor.set_blocks(TARGET, &blocks, now);
+    monitor
 }
 
 /// Runs the monitor for `windows`, at the costs of a busy virtual machine. Returns the last snapshot and the used share
@@ -85,13 +98,9 @@ fn run_shared(
     };
     let attributes = TableAttributes::default();
     let mut now = Nanos(1_000_000_000);
-    let mut monitor = monitor(now);
+    let mut monitor = monitor(now, nr_blocks);
     let mut cost = Cost::default();
     let mut last = None;
-    let mapping = AddressRange::new(0, nr_blocks * BLOCK_SIZE);
-    let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
-    monitor.update_layout(TARGET, &[mapping], now);
-    monitor.set_blocks(TARGET, &blocks, now);
     let spend = |cost: &mut Cost, ns: u64| cost.monitor_cpu = cost.monitor_cpu + Nanos(ns);
     for _ in 0..windows {
         memory.window();
@@ -196,11 +205,6 @@ fn check(nr_blocks: u64, seconds: u64, is_hot: &dyn Fn(u64) -> bool) {
 }
 
 #[test]
-fn a_hot_tenth_in_one_piece_is_found() {
-    check(512, 10, &|page| (100_000..126_000).contains(&page));
-}
-
-#[test]
 fn a_hot_tenth_in_scattered_unaligned_pieces_is_found() {
     // 512 pages hot from page 300 on, in every tenth block's stretch.
     check(512, 20, &|page| (300..812).contains(&(page % 5120)));
@@ -210,12 +214,6 @@ fn a_hot_tenth_in_scattered_unaligned_pieces_is_found() {
 fn a_small_area_in_a_large_memory_is_found_within_ten_seconds() {
     // 200 MiB in 4 GiB here, 1 % of a CPU.
     check(2048, 10, &|page| (300_000..351_200).contains(&page));
-}
-
-#[test]
-fn same_input_same_result() {
-    let rate = |page: u64| if page.is_multiple_of(3) { 0.3 } else { 0.001 };
-    assert_eq!(run(32, 300, &rate), run(32, 300, &rate));
 }
 
 #[test]
@@ -250,13 +248,8 @@ fn touched_mib(snapshot: &Snapshot) -> f64 {
 #[test]
 fn the_working_set_is_what_was_touched_at_all_in_the_interval() {
     for (chance, wanted) in [(0.9, 100.0), (0.1, 87.8), (0.02, 33.2)] {
-        let rate = |page: u64| {
-            if (10_000..35_600).contains(&page) {
-                chance
-            } else {
-                0.0
-            }
-        };
+        let is_touched = |page: u64| (10_000..35_600).contains(&page);
+        let rate = |page: u64| if is_touched(page) { chance } else { 0.0 };
         let (snapshot, share) = run(200, 1000, &rate);
         let reported = touched_mib(&snapshot);
         let error = (reported - wanted).abs() / wanted;
@@ -288,15 +281,10 @@ fn densely_scattered_pages_are_told_one_by_one() {
 #[test]
 fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
     let mut block = block::Block::new(0, 0);
-    let facts = |accessed: u64| BlockFacts {
-        address: 0,
-        huge: false,
-        present: [u64::MAX; 8],
-        accessed: [accessed, 0, 0, 0, 0, 0, 0, 0],
-        swapped: [0; 8],
-    };
-    block.look(&facts(0), &bits::ALL, false);
-    block.look(&facts(1), &bits::ALL, false);
+    let mut facts = UNTOUCHED;
+    block.look(&facts, &bits::ALL, false);
+    facts.accessed[0] = 1;
+    block.look(&facts, &bits::ALL, false);
     block.update_states(1, true);
     assert_eq!(block.state(0), block::State::Busy);
     assert_eq!(block.state(5), block::State::Unknown);
@@ -309,17 +297,12 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
 /// Issue 9: holes and swapped-out pages were reported as cold memory.
 #[test]
 fn only_memory_that_is_there_is_told() {
-    let mut monitor = monitor(Nanos(0));
-    let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[range], Nanos(0));
-    monitor.set_blocks(TARGET, &[0], Nanos(0));
+    let mut monitor = monitor(Nanos(0), 1);
+    // A quarter is present, a quarter is swapped out, half is a hole.
     let facts = BlockFacts {
-        address: 0,
-        huge: false,
-        // A quarter is present, a quarter is swapped out, half is a hole.
-        present: [u64::MAX, u64::MAX, 0, 0, 0, 0, 0, 0],
-        accessed: [0; 8],
-        swapped: [0, 0, u64::MAX, u64::MAX, 0, 0, 0, 0],
+        present: bits::mask_of(0..128),
+        swapped: bits::mask_of(128..256),
+        ..UNTOUCHED
     };
     for n in 0..4 {
         monitor.take_answers(TARGET, &facts);
@@ -393,28 +376,16 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
 /// Issue 11: in a heap that mixes hot and cold pages no region is idle, but single pages are.
 #[test]
 fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
-    let mut monitor = monitor(Nanos(0));
+    let mut monitor = monitor(Nanos(0), 1);
     monitor.tell_idle_pages(PageAgeRule::LessByReturns);
     let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[range], Nanos(0));
-    monitor.set_blocks(TARGET, &[0], Nanos(0));
-    let mut facts = BlockFacts {
-        address: 0,
-        huge: false,
-        present: [u64::MAX; 8],
-        accessed: [0; 8],
-        swapped: [0; 8],
-    };
+    let mut facts = UNTOUCHED;
     let mut reported = Vec::new();
     for second in 1..=41u64 {
         let now = Nanos(second * 1_000_000_000);
         // Other pages of each 64 KiB are in use, every other second.
-        let in_use = if second % 2 == 0 {
-            0x5555_5555_5555_5555
-        } else {
-            0
-        };
-        facts.accessed = [in_use; 8];
+        let is_in_use = second % 2 == 0;
+        facts.accessed = [u64::from(is_in_use) * 0x5555_5555_5555_5555; 8];
         // Page 1 is paged out for a time and read back; the others stay.
         let is_out = (5..10).contains(&second);
         facts.present[0] = if is_out { !2 } else { u64::MAX };
