@@ -7,28 +7,24 @@ const OUTSIDE: bool = false;
 const ALLOW: bool = true;
 const REJECT: bool = false;
 
-fn addr(start: u64, end: u64, matching: bool, allow: bool) -> Filter {
+fn filter(kind: FilterKind, matching: bool, allow: bool) -> Filter {
     Filter {
-        kind: FilterKind::Addr(range(start, end)),
+        kind,
         matching,
         allow,
     }
+}
+
+fn addr(start: u64, end: u64, matching: bool, allow: bool) -> Filter {
+    filter(FilterKind::Addr(range(start, end)), matching, allow)
 }
 
 fn target(id: u32, matching: bool, allow: bool) -> Filter {
-    Filter {
-        kind: FilterKind::Target(TargetId(id)),
-        matching,
-        allow,
-    }
+    filter(FilterKind::Target(TargetId(id)), matching, allow)
 }
 
 fn anon(matching: bool, allow: bool) -> Filter {
-    Filter {
-        kind: FilterKind::Ops(OpsFilter::Anon),
-        matching,
-        allow,
-    }
+    filter(FilterKind::Ops(OpsFilter::Anon), matching, allow)
 }
 
 fn with(filters: &[Filter]) -> [Scheme; 1] {
@@ -49,11 +45,8 @@ fn address_filters_divide_regions_at_their_borders() {
     check(&allowed, "[0,8)=0", "[4,6)");
     check(&allowed, "[0,4)=0 [6,8)=0", "");
     check(&with(&[addr(4, 6, OUTSIDE, REJECT)]), "[0,8)=0", "[4,6)");
-    check(
-        &with(&[addr(4, 6, OUTSIDE, ALLOW)]),
-        "[0,8)=0",
-        "[0,4) [6,8)",
-    );
+    let outside = with(&[addr(4, 6, OUTSIDE, ALLOW)]);
+    check(&outside, "[0,8)=0", "[0,4) [6,8)");
 }
 
 #[test]
@@ -86,11 +79,7 @@ fn targets_are_filtered() {
 fn pages_at_the_ends_of_an_address_filter_are_left_alone() {
     let ragged = |matching, allow| {
         let kind = FilterKind::Addr(AddressRange::new(pages(4) + 1, pages(6) + 1));
-        with(&[Filter {
-            kind,
-            matching,
-            allow,
-        }])
+        with(&[filter(kind, matching, allow)])
     };
     check(&ragged(INSIDE, REJECT), "[0,9)=0", "[0,4) [7,9)");
     check(&ragged(INSIDE, ALLOW), "[0,9)=0", "[5,6)");
