@@ -434,6 +434,19 @@ mod tests {
         CompactionController::new(attributes(proactiveness))
     }
 
+    /// Checks that the node is to be compacted in these zones.
+    #[track_caller]
+    fn check_zones(
+        controller: &mut CompactionController,
+        now: u64,
+        node: &NodeFacts,
+        zones: &[usize],
+    ) {
+        let decision = controller.check(ms(now), node);
+        let zones = zones.to_vec();
+        assert_eq!(decision, CompactionDecision::Compact { zones });
+    }
+
     fn ms(ms: u64) -> Nanos {
         Nanos::from_millis(ms)
     }
@@ -442,10 +455,8 @@ mod tests {
     fn the_score_is_the_share_of_free_memory_in_small_blocks_weighted_by_zone() {
         let check = |text: &str, wanted: f64| {
             let score = node_score(&node(text), 9);
-            assert!(
-                (score - wanted).abs() < 1e-9,
-                "{text}: {score}, not {wanted}"
-            );
+            let is_near = (score - wanted).abs() < 1e-9;
+            assert!(is_near, "{text}: {score}, not {wanted}");
         };
         check("4096:0:0", 0.0);
         check("4096:0:4", 0.0);
@@ -491,14 +502,11 @@ mod tests {
         let decision = controller.check(ms(0), &node("99999:4608:1"));
         assert_eq!(decision, CompactionDecision::Nothing);
         assert_eq!(controller.next_check(), ms(500));
-        let decision = controller.check(ms(500), &node("99999:5120:1"));
-        assert_eq!(decision, CompactionDecision::Compact { zones: vec![0] });
+        check_zones(&mut controller, 500, &node("99999:5120:1"), &[0]);
         assert!(controller.keeps_going(&node("99999:2560:1"), 0));
         assert!(controller.keeps_going(&node("99999:2049:1"), 0));
-        assert_eq!(
-            controller.stop(&node("99999:2048:1"), 0),
-            Some(RoundEnd::AtLow)
-        );
+        let stop = controller.stop(&node("99999:2048:1"), 0);
+        assert_eq!(stop, Some(RoundEnd::AtLow));
         controller.done(ms(900), &node("99999:2048:1"));
         assert_eq!(controller.next_check(), ms(1400));
         assert_eq!(controller.status().state, CompactionState::Idle);
@@ -513,8 +521,8 @@ mod tests {
     #[test]
     fn the_zone_that_matters_most_comes_first_and_the_small_one_may_be_left_alone() {
         let mut controller = controller(20);
-        let decision = controller.check(ms(0), &node("1000:512:0 3000:0:1 90000:512:0"));
-        assert_eq!(decision, CompactionDecision::Compact { zones: vec![2, 0] });
+        let fragmented = node("1000:512:0 3000:0:1 90000:512:0");
+        check_zones(&mut controller, 0, &fragmented, &[2, 0]);
         // The large zone is at low, and so is the node: the small one is not worth it.
         assert!(!controller.keeps_going(&node("1000:512:0 3000:0:1 90000:512:1"), 0));
     }
@@ -523,8 +531,7 @@ mod tests {
     fn a_node_of_middling_zones_is_compacted_too() {
         let mut controller = controller(20);
         // Weighted, each is at 50, below the low threshold.
-        let decision = controller.check(ms(0), &node("4096:512:0 4096:512:0"));
-        assert_eq!(decision, CompactionDecision::Compact { zones: vec![0, 1] });
+        check_zones(&mut controller, 0, &node("4096:512:0 4096:512:0"), &[0, 1]);
     }
 
     #[test]
@@ -532,18 +539,11 @@ mod tests {
         let mut controller = controller(20);
         let mut busy = node("4096:512:0");
         busy.kswapd_active = true;
-        assert_eq!(
-            controller.check(ms(0), &busy),
-            CompactionDecision::BackOff(BackOff::Kswapd)
-        );
-        assert_eq!(
-            controller.check(ms(500), &node("4096:512:0!")),
-            CompactionDecision::BackOff(BackOff::Contended)
-        );
-        assert_eq!(
-            controller.check(ms(1000), &node("4096:512:0! 4096:512:0")),
-            CompactionDecision::Compact { zones: vec![1] }
-        );
+        let decision = controller.check(ms(0), &busy);
+        assert_eq!(decision, CompactionDecision::BackOff(BackOff::Kswapd));
+        let decision = controller.check(ms(500), &node("4096:512:0!"));
+        assert_eq!(decision, CompactionDecision::BackOff(BackOff::Contended));
+        check_zones(&mut controller, 1000, &node("4096:512:0! 4096:512:0"), &[1]);
         assert_eq!(controller.stop(&busy, 0), Some(RoundEnd::Kswapd));
         assert_eq!(controller.status().nr_back_offs, 2);
     }
@@ -556,15 +556,10 @@ mod tests {
         controller.done(ms(100), &unmovable);
         let until = ms(32_100);
         assert_eq!(controller.next_check(), until);
-        assert_eq!(
-            controller.check(ms(32_000), &unmovable),
-            CompactionDecision::Deferred { until }
-        );
+        let decision = controller.check(ms(32_000), &unmovable);
+        assert_eq!(decision, CompactionDecision::Deferred { until });
         assert_eq!(controller.status().nr_deferrals, 1);
-        assert_eq!(
-            controller.check(until, &unmovable),
-            CompactionDecision::Compact { zones: vec![0] }
-        );
+        check_zones(&mut controller, 32_100, &unmovable, &[0]);
         // Less than a point is no progress.
         controller.done(ms(32_200), &node("4096:512000:1"));
         assert_eq!(controller.status().nr_deferrals, 2);
@@ -576,9 +571,6 @@ mod tests {
         let mut deferred = controller(40);
         deferred.check(ms(90_000), &unmovable);
         deferred.done(ms(90_000), &unmovable);
-        assert_eq!(
-            deferred.check(ms(1_000), &unmovable),
-            CompactionDecision::Compact { zones: vec![0] }
-        );
+        check_zones(&mut deferred, 1_000, &unmovable, &[0]);
     }
 }

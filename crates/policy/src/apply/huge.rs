@@ -64,10 +64,8 @@ impl HugeBound {
         let Some(max_waste) = self.max_waste.filter(|_| world.knows_blocks()) else {
             return Ok((plan, Vec::new()));
         };
-        for snapshot in snapshots {
-            let resident = snapshot.totals().resident;
-            self.resident.insert(snapshot.target, resident);
-        }
+        let resident = |snapshot: &Snapshot| (snapshot.target, snapshot.totals().resident);
+        self.resident.extend(snapshots.iter().map(resident));
         if !plan.iter().any(makes_huge) && self.made.is_empty() {
             return Ok((plan, Vec::new()));
         }
@@ -77,12 +75,8 @@ impl HugeBound {
             let of_target = look_at(snapshot, &plan, world)?;
             blocks.insert(snapshot.target, of_target);
         }
-        let mut candidates: Vec<Candidate> = blocks
-            .values()
-            .flat_map(|of_target| of_target.values())
-            .filter(|found| !found.now.is_huge)
-            .map(|found| found.candidate)
-            .collect();
+        let small = { blocks.values().flatten() }.filter(|(_, found)| !found.now.is_huge);
+        let mut candidates: Vec<Candidate> = small.map(|(_, found)| found.candidate).collect();
         rank(&mut candidates);
         let resident: u64 = self.resident.values().sum();
         let max = (resident as f64 * max_waste) as u64;
@@ -90,10 +84,9 @@ impl HugeBound {
         let room = (max / bytes(1)).saturating_sub(wasted);
         let mut chosen: BTreeMap<TargetId, BTreeSet<u64>> = BTreeMap::new();
         for candidate in fitting(&candidates, room) {
-            let of_target = chosen.entry(candidate.target).or_default();
-            of_target.insert(candidate.block);
-            self.made
-                .insert((candidate.target, candidate.block), candidate.waste);
+            let key = (candidate.target, candidate.block);
+            chosen.entry(key.0).or_default().insert(key.1);
+            self.made.insert(key, candidate.waste);
         }
         let nr_chosen: usize = chosen.values().map(BTreeSet::len).sum();
         self.status = WasteStatus {

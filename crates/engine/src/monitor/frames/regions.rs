@@ -184,10 +184,8 @@ impl FrameMap {
             let blocks = blocks.iter_mut().enumerate();
             blocks.filter_map(move |(at, block)| {
                 let number = gigabyte * super::BLOCKS + at;
-                Some((
-                    number as u64 * PAGES_PER_BLOCK as u64,
-                    &mut **block.as_mut()?,
-                ))
+                let first = number as u64 * PAGES_PER_BLOCK as u64;
+                Some((first, &mut **block.as_mut()?))
             })
         })
     }
@@ -368,20 +366,14 @@ mod tests {
         frames.for_each(|frame| map.add(0, MappedClass::Anonymous, frame, age));
     }
 
-    fn reported(snapshot: &Snapshot) -> Vec<(u64, u64, u64, u64, u64)> {
-        let regions = snapshot.regions.iter();
-        regions
-            .map(|r| {
-                let frames = |bytes: u64| bytes / PAGE_SIZE;
-                let (start, end) = (frames(r.range.start), frames(r.range.end));
-                let all = (
-                    frames(r.resident()),
-                    frames(r.touched()),
-                    frames(r.unknown()),
-                );
-                (start, end, all.0, all.1, all.2)
-            })
-            .collect()
+    /// Returns the start, the end, and the resident, touched and unknown frames of each region.
+    fn reported(snapshot: &Snapshot) -> Vec<[u64; 5]> {
+        let of = |r: &RegionSnapshot| {
+            let AddressRange { start, end } = r.range;
+            let bytes = [start, end, r.resident(), r.touched(), r.unknown()];
+            bytes.map(|bytes| bytes / PAGE_SIZE)
+        };
+        snapshot.regions.iter().map(of).collect()
     }
 
     #[test]
@@ -393,14 +385,12 @@ mod tests {
         fill(&mut map, 4096..4196, PageAge::Unknown);
         let all = 0..1 << 20;
         let snapshot = map.snapshot(&view(&[all], 100));
-        assert_eq!(
-            reported(&snapshot),
-            [
-                (512, 2048, 1536, 0, 0),
-                (2048, 2560, 52, 52, 0),
-                (4096, 4608, 100, 0, 100)
-            ]
-        );
+        let wanted = [
+            [512, 2048, 1536, 0, 0],
+            [2048, 2560, 52, 52, 0],
+            [4096, 4608, 100, 0, 100],
+        ];
+        assert_eq!(reported(&snapshot), wanted);
         let [a, b, c] = &snapshot.regions[..] else {
             panic!("{snapshot:?}")
         };
@@ -418,15 +408,13 @@ mod tests {
         fill(&mut map, 700..701, PageAge::Unknown);
         let all = 0..1 << 20;
         let snapshot = map.snapshot(&view(std::slice::from_ref(&all), 100));
-        assert_eq!(reported(&snapshot), [(512, 1024, 512, 3, 1)]);
+        assert_eq!(reported(&snapshot), [[512, 1024, 512, 3, 1]]);
         assert_eq!(snapshot.regions[0].nr_accesses, Some(0.0));
         assert_eq!(snapshot.blocks.len(), 1);
         assert_eq!(snapshot.blocks[0].check(), Ok(()));
         let by_page = snapshot.clone().by_page();
-        assert!(
-            reported(&by_page).contains(&(600, 603, 3, 3, 0)),
-            "{by_page:?}"
-        );
+        let is_told = reported(&by_page).contains(&[600, 603, 3, 3, 0]);
+        assert!(is_told, "{by_page:?}");
         assert_eq!(by_page.totals().touched, snapshot.totals().touched);
         let none = FrameView {
             max_nr_blocks: 0,
@@ -449,11 +437,8 @@ mod tests {
             let first = block * 2 * FRAMES;
             let nr = random >> 60;
             fill(&mut map, first..first + nr, PageAge::Touched);
-            fill(
-                &mut map,
-                first + 20..first + 40,
-                PageAge::idle_for(second(random >> 53)),
-            );
+            let idle = PageAge::idle_for(second(random >> 53));
+            fill(&mut map, first + 20..first + 40, idle);
             fill(&mut map, first + 50..first + 50 + nr / 4, PageAge::Unknown);
         }
         let all = 0..u64::MAX / PAGE_SIZE;
@@ -463,10 +448,9 @@ mod tests {
             let snapshot = map.snapshot(&view(all, most));
             assert!(snapshot.regions.len() <= most, "{most}");
             let totals = snapshot.totals();
-            assert_eq!(
-                (totals.resident, totals.touched, totals.unknown),
-                (exact.resident, exact.touched, exact.unknown)
-            );
+            assert_eq!(totals.resident, exact.resident);
+            assert_eq!(totals.touched, exact.touched);
+            assert_eq!(totals.unknown, exact.unknown);
         }
     }
 
@@ -476,7 +460,7 @@ mod tests {
         fill(&mut map, 0..4096, PageAge::Touched);
         let ranges = [100..200, 300..400, 1024..1100];
         let snapshot = map.snapshot(&view(&ranges, 100));
-        let ranges: Vec<_> = reported(&snapshot).iter().map(|t| (t.0, t.1)).collect();
+        let ranges: Vec<_> = reported(&snapshot).iter().map(|t| (t[0], t[1])).collect();
         assert_eq!(ranges, [(100, 400), (1024, 1100)]);
     }
 

@@ -130,9 +130,8 @@ impl DroppedFile {
 
     /// Marks these pages as cached.
     pub fn tell_cached(&mut self, pages: &Range<u64>) {
-        let first = self
-            .sample
-            .partition_point(|of| of.first + GROUP <= pages.start);
+        let is_before = |of: &Sampled| of.first + GROUP <= pages.start;
+        let first = self.sample.partition_point(is_before);
         let of_pages = self.sample[first..].iter_mut();
         for of in of_pages.take_while(|of| of.first < pages.end) {
             of.cached |= bits_of(of.first, pages);
@@ -151,10 +150,8 @@ impl DroppedFile {
     }
 
     fn sum(&self, bits: impl Fn(&Sampled) -> u16) -> u64 {
-        let pages = self
-            .sample
-            .iter()
-            .map(|of| u64::from(bits(of).count_ones()));
+        let groups = self.sample.iter();
+        let pages = groups.map(|of| u64::from(bits(of).count_ones()));
         pages.sum::<u64>() << self.thinned
     }
 
@@ -234,11 +231,8 @@ impl OfGroup {
     fn take_returned(&mut self) -> u64 {
         let found = std::mem::take(&mut self.found_first) as f64;
         let (pages, back) = self.first_looks;
-        let unseen = if pages > 0.0 {
-            back / pages * self.nr_unseen as f64
-        } else {
-            0.0
-        };
+        let share = if pages > 0.0 { back / pages } else { 0.0 };
+        let unseen = share * self.nr_unseen as f64;
         self.first_looks = (pages * FORMER_WEIGHT, back * FORMER_WEIGHT);
         let new = (found + unseen - self.presumed).max(0.0);
         // The pages of forgotten files are no longer presumed.
@@ -353,9 +347,8 @@ impl ReturnedFiles {
     }
 
     fn step(&self, now: Nanos, file: FileId) -> u8 {
-        self.steps
-            .get(&file)
-            .map_or(0, |step| step_left(now, *step))
+        let step = self.steps.get(&file);
+        step.map_or(0, |step| step_left(now, *step))
     }
 
     /// Returns the pages that returned since the last call, including the presumed ones.
@@ -482,10 +475,8 @@ mod tests {
             assert_eq!(files.backoff_of_group(second(3600), 7), 1);
             files.backoff_of_group(second(1), 7)
         };
-        assert_eq!(
-            [0, 7, 9, 17, 33, 64].map(backoff_if_back),
-            [1, 1, 4, 16, 64, 64]
-        );
+        let backoffs = [0, 7, 9, 17, 33, 64].map(backoff_if_back);
+        assert_eq!(backoffs, [1, 1, 4, 16, 64, 64]);
     }
 
     #[test]
@@ -513,18 +504,12 @@ mod tests {
         let mut look = |files: &mut ReturnedFiles, cached: &dyn Fn(u64) -> bool| {
             let mut file = files.next(second(1)).expect("one");
             assert!(file.sample.len() <= SAMPLE_MAX);
-            assert!(
-                file.nr_pages().abs_diff(1 << 17) < 1 << 15,
-                "{}",
-                file.nr_pages()
-            );
-            let pages = file
-                .places()
-                .into_iter()
-                .flatten()
-                .filter(|page| cached(*page));
-            for page in pages.collect::<Vec<_>>() {
-                file.tell_cached(&(page..page + 1));
+            let nr_pages = file.nr_pages();
+            assert!(nr_pages.abs_diff(1 << 17) < 1 << 15, "{nr_pages}");
+            for page in file.places().into_iter().flatten() {
+                if cached(page) {
+                    file.tell_cached(&(page..page + 1));
+                }
             }
             files.found(second(1), file);
             returned += files.take_returned(second(1));
@@ -533,11 +518,8 @@ mod tests {
         assert_eq!(look(&mut files, &|page| page % 2 == 1), 0);
         let half = look(&mut files, &|page| page < 1 << 17);
         assert!(half.abs_diff(1 << 16) < 1 << 14, "{half}");
-        assert_eq!(
-            look(&mut files, &|page| page < 1 << 17),
-            half,
-            "no page twice"
-        );
+        let again = look(&mut files, &|page| page < 1 << 17);
+        assert_eq!(again, half, "no page twice");
         files.dropped(second(2), FILE, 0, &places);
         let again = look(&mut files, &|page| page < 1 << 17);
         assert_eq!(again, 2 * half, "but when it was dropped again");
