@@ -252,7 +252,6 @@ pub struct Guard {
     limits: GuardLimits,
     /// Rates by the number of the pool.
     rates: [Rate; Pool::ALL.len()],
-    /// Whether schemes act on the page cache as well.
     has_page_cache: bool,
     last: Option<Nanos>,
     limit_ratio: Option<f64>,
@@ -453,7 +452,6 @@ impl Guard {
         }
     }
 
-    /// Returns whether any limited signal is missing.
     fn lacks_any(&self, signals: GuardSignals) -> bool {
         let mut all = self.limited(signals).into_iter();
         all.any(|(signal, limit, _)| limit.is_some() && signal.is_none())

@@ -12,7 +12,6 @@ use crate::snapshot::{Snapshot, TargetId};
 
 /// Shortest time between two updates of targets and their mappings.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
-/// Longest time between two updates.
 const UPDATE_MAX: Nanos = Nanos::from_millis(60_000);
 /// Shortest time between two searches for new targets.
 const FOLLOW_MIN: Nanos = Nanos::from_millis(1_000);
@@ -189,7 +188,6 @@ impl TableLoop {
         }
     }
 
-    /// Updates targets, mappings and the sets of page tables.
     fn update<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -212,7 +210,6 @@ impl TableLoop {
         Ok(())
     }
 
-    /// Takes in new targets between updates.
     fn follow<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,

@@ -83,7 +83,6 @@ impl BlockPages {
     }
 }
 
-/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     Absent,

@@ -142,11 +142,9 @@ type Frame = [u8; 3];
 /// Number of frames that are tested together.
 const STRIDE: usize = 8;
 
-/// 512 frames.
 #[derive(Debug)]
 struct FrameBlock {
     frames: [Frame; PAGES_PER_BLOCK],
-    /// The last reported state of the block, and its start.
     reported: regions::ReportedState,
 }
 
@@ -273,7 +271,6 @@ impl FrameMap {
         sums
     }
 
-    /// Returns the existing blocks, by their first frames.
     fn blocks(&self) -> impl Iterator<Item = (u64, &FrameBlock)> {
         let gigabytes = self.gigabytes.iter().enumerate();
         let gigabytes = gigabytes.filter_map(|(at, blocks)| Some((at, blocks.as_ref()?)));

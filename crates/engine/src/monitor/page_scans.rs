@@ -40,7 +40,6 @@ pub struct PageScans {
     targets: BTreeMap<TargetId, BTreeMap<u64, Block>>,
 }
 
-/// The state of a block.
 #[derive(Debug)]
 struct Block {
     state: State,
@@ -200,7 +199,6 @@ mod tests {
 
     const TARGET: TargetId = TargetId(3);
 
-    /// Returns a wall-clock time.
     fn time(n: u64) -> Nanos {
         Nanos(1_795_525_045_354_631_477) + second(n)
     }

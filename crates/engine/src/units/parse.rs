@@ -5,7 +5,6 @@ use thiserror::Error;
 use super::{DAY, Decimal, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 use crate::address::Nanos;
 
-/// Names of each unit of time.
 const TIMES: [(&[&str], Nanos); 7] = [
     (&["ns", "nsec"], Nanos(1)),
     (&["us", "µs", "usec"], MICROSECOND),

@@ -12,7 +12,6 @@ use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
 use isotherm_engine::address::{AddressRange, BLOCK_SIZE, Nanos};
 
-/// Upper bound of one batch in bytes.
 const BATCH_MAX: u64 = 64 << 20;
 /// Upper bound of a batch in bytes while little of the memory is resident: all of the next batch may be.
 const SPARSE_MAX: u64 = 16 << 20;
@@ -134,7 +133,6 @@ pub fn execute<E>(
     Ok(Executed { done, outcomes })
 }
 
-/// A plan in execution.
 #[derive(Default)]
 struct Batches<'a> {
     plan: &'a [Operation],
@@ -146,7 +144,6 @@ struct Batches<'a> {
     parts: Vec<AddressRange>,
     done: Vec<Operation>,
     outcomes: Vec<Outcome>,
-    /// Index of the last operation in `done`.
     last_done: Option<usize>,
 }
 
@@ -158,7 +155,6 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// Returns the action of the next operation.
     fn next_action(&self) -> Option<Action> {
         Some(self.plan.get(self.next)?.action)
     }
@@ -212,7 +208,6 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// Adds the outcomes of the last batch.
     fn done(&mut self, outcomes: &[Outcome]) {
         assert_eq!(self.in_hand.len(), outcomes.len(), "an outcome for each");
         for ((&which, part), outcome) in self.in_hand.iter().zip(&self.parts).zip(outcomes) {

@@ -99,7 +99,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns a context with a plan that is unfinished.
     fn pending(limits: GuardLimits) -> Context {
         let scheme = Scheme::new(AccessPattern::ANY, Action::Pageout);
         let mut context = Context::new(vec![scheme], limits, false).expect("a valid scheme");

@@ -24,7 +24,6 @@ use isotherm_engine::snapshot::{Snapshot, TargetId};
 /// Target, and the scheme of the action. `None` stands for all schemes that page out, since a page leaves once.
 type Key = (TargetId, Option<usize>);
 
-/// Memory that an action was assumed to be applied to.
 #[derive(Clone, Debug, Default)]
 struct Applied {
     /// Ranges in address order that do not touch each other.

@@ -25,7 +25,6 @@ const READ_PER_PLAN: usize = 16;
 /// Result of narrowing a plan: the operations to execute, and those that are not, with their outcomes.
 pub(super) type Narrowed = (Vec<Operation>, Vec<(Operation, Outcome)>);
 
-/// Limit on the waste of huge pages.
 #[derive(Debug, Default)]
 pub(super) struct HugeBound {
     /// Share of the targets' memory; `None`: no limit.
@@ -138,7 +137,6 @@ impl HugeBound {
     }
 }
 
-/// A block of a plan.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     now: BlockUse,
@@ -188,7 +186,6 @@ fn look_at<W: Platform>(
     Ok(blocks)
 }
 
-/// Returns the blocks that overlap `range`.
 fn blocks_of(range: AddressRange) -> impl Iterator<Item = u64> {
     let first = block_of(range.start);
     (first..range.end).step_by(BLOCK_SIZE as usize)

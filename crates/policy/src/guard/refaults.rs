@@ -30,16 +30,13 @@ const HALVE_AFTER_MIN: Nanos = Nanos::from_millis(600_000);
 /// Least number of pages read back that make a refault.
 const RETURNED_MIN: u32 = 16;
 
-/// State of a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// Pages that stayed in memory when the block was paged out; `None`: it was not paged out since its last refault.
     left: Option<u32>,
     /// Time for which it must be untouched.
     min_age: Nanos,
-    /// Time of the last access seen.
     touched: Nanos,
-    /// Time of the last change of `min_age`.
     changed: Nanos,
 }
 

@@ -43,7 +43,6 @@ pub enum SchemeFault {
     Watermarks(u32, u32, u32),
 }
 
-/// Checks every scheme.
 pub(super) fn check(schemes: &[Scheme]) -> Result<(), SchemeError> {
     for (index, scheme) in schemes.iter().enumerate() {
         check_one(scheme).map_err(|fault| SchemeError {

@@ -56,7 +56,6 @@ pub struct SystemFacts {
     pub least_age: BTreeMap<TargetId, Nanos>,
 }
 
-/// Demands on ages beyond those of schemes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     /// Least age of memory for schemes about idle memory.

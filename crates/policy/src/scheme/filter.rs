@@ -80,7 +80,6 @@ pub enum OpsFilter {
     Unmapped,
 }
 
-/// A scheme's filters: the engine's own and the world's.
 #[derive(Clone, Debug)]
 pub(super) struct FilterSet {
     core: Vec<CoreRule>,

@@ -110,7 +110,6 @@ pub struct WasteStatus {
     pub kept_small: u64,
 }
 
-/// Converts pages to bytes.
 pub(crate) const fn bytes(pages: u64) -> u64 {
     pages * PAGE_SIZE
 }

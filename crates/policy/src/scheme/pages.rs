@@ -84,7 +84,6 @@ fn ages_of_class(class: usize, min: Nanos) -> (Nanos, Nanos) {
     (Nanos(least), Nanos(next))
 }
 
-/// Returns the length of a snapshot's interval.
 pub(super) fn interval_of(snapshot: &Snapshot) -> Nanos {
     snapshot.end.since(snapshot.start)
 }
@@ -115,7 +114,6 @@ pub(super) fn span(block: u64, pages: &Bitmap) -> Option<AddressRange> {
     AddressRange::checked(at(bits::next(pages, 0)?), at(bits::end(pages)))
 }
 
-/// Idle pages of the snapshot that is walked.
 #[derive(Debug, Default)]
 pub(super) struct WalkedPages<'a> {
     pub(super) idle: &'a [IdlePages],

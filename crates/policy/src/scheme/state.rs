@@ -16,7 +16,6 @@ use crate::port::{Operation, Outcome};
 use isotherm_engine::address::{AddressRange, Nanos};
 use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
-/// A scheme and its state.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) scheme: Scheme,
@@ -33,7 +32,6 @@ pub(super) struct State {
     nr_accounted: usize,
 }
 
-/// Returns a scheme's destinations, if it moves memory.
 fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
     if scheme.action.migrates() {
         scheme.destinations.as_slice().into()
@@ -96,7 +94,6 @@ impl State {
         limit > 0 && self.stats.nr_snapshots >= limit
     }
 
-    /// Prepares for a walk of `snapshots`.
     pub(super) fn begin(
         &mut self,
         index: usize,

@@ -22,7 +22,6 @@ use isotherm_engine::address::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
-/// State that all regions of a walk share.
 pub(super) struct Walk<'a> {
     target: TargetId,
     nr_samples: u32,

@@ -23,7 +23,6 @@ const FIRST_MOST: u64 = 10;
 /// Divisor of a first measurement, which mostly consists of one-time work: 5 to 8 times the next one.
 const FIRST_SHARE: u64 = 6;
 
-/// The last three costs.
 #[derive(Debug, Default)]
 pub(crate) struct FixedCost {
     last_ns: [f64; 3],
@@ -31,7 +30,6 @@ pub(crate) struct FixedCost {
 }
 
 impl FixedCost {
-    /// Adds the cost of an interval.
     pub(crate) fn add(&mut self, ns: f64) {
         self.last_ns[self.nr % 3] = ns;
         self.nr += 1;

@@ -262,7 +262,6 @@ impl Draft {
         }
     }
 
-    /// Returns the mean idle time of its idle pages, in seconds.
     fn idle_for(&self) -> f64 {
         self.idle_s / (self.known() - self.touched).max(1.0)
     }

@@ -37,10 +37,8 @@ struct Entry {
     hash: u8,
 }
 
-/// 512 frames.
 #[derive(Debug)]
 struct Block {
-    /// Entries of the folios that begin there.
     entries: [Entry; PAGES_PER_BLOCK],
     /// Frames that belong to a folio with an earlier first frame.
     tails: Bitmap,
@@ -360,7 +358,6 @@ mod tests {
         }
     }
 
-    /// Replaces the step of an idle page by its class.
     fn by_class(age: PageAge) -> PageAge {
         match age {
             PageAge::Idle(step) => PageAge::Idle(PageAge::class(step) as u8),

@@ -18,7 +18,6 @@ use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
 /// Target of the regions.
 pub const PAGE_CACHE: TargetId = TargetId(u32::MAX);
-/// Most regions of a snapshot.
 const REGIONS_MAX: usize = 20_000;
 /// Start of the first file's addresses.
 const FIRST: u64 = 1 << 40;

@@ -25,7 +25,6 @@ use std::ops::Range;
 use crate::address::Nanos;
 use crate::refault_rate::RefaultRate;
 
-/// Most files that are checked for returns.
 const FILES_MAX: usize = 16_384;
 /// Pages of a file that are noted together.
 const GROUP: u64 = u16::BITS as u64;
@@ -51,11 +50,9 @@ pub type FileId = (u64, u64);
 struct Sampled {
     /// The first page.
     first: u64,
-    /// The pages that were dropped.
     dropped: u16,
     /// The dropped pages that were read back.
     back: u16,
-    /// The pages that are cached.
     cached: u16,
 }
 
@@ -78,7 +75,6 @@ pub struct DroppedFile {
 }
 
 impl DroppedFile {
-    /// Notes these pages as dropped.
     fn drop_pages(&mut self, places: &[Range<u64>]) {
         for place in places {
             let mut first = place.start / GROUP * GROUP;
@@ -193,7 +189,6 @@ pub struct ReturnedFiles {
     /// The files in the order in which they will be checked.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
-    /// Returns of the files of each control group.
     groups: BTreeMap<u64, OfGroup>,
 }
 

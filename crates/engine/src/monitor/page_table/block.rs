@@ -114,7 +114,6 @@ impl Look {
     }
 }
 
-/// States of a block without any page.
 const ALL_ABSENT: u64 = 0;
 /// Lower bit of each granule's state.
 const ONES: u64 = 0x5555_5555_5555_5555;
@@ -329,7 +328,6 @@ impl Block {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }
 
-    /// Returns the block's pages that lie in `range`.
     pub(super) fn pages_in(&self, range: AddressRange) -> Bitmap {
         let Some(range) = range.intersection(self.range()) else {
             return NONE;
@@ -338,7 +336,6 @@ impl Block {
         mask_of(page(range.start)..page(range.end))
     }
 
-    /// Returns the addresses of the pages `pages`.
     pub(super) fn addresses(&self, pages: std::ops::Range<usize>) -> AddressRange {
         let at = |page: usize| self.address + page as u64 * PAGE_SIZE;
         AddressRange::new(at(pages.start), at(pages.end))
@@ -432,7 +429,6 @@ impl Block {
         self.since.of(granule)
     }
 
-    /// Returns whether one of its granules is unknown.
     pub(super) fn has_unknown(&self) -> bool {
         self.states & self.states >> 1 & ONES != 0
     }
@@ -459,7 +455,6 @@ impl Block {
         and_not(&self.sampled, &self.busy())
     }
 
-    /// Restarts the age of the granules and pages in `range`.
     pub(super) fn reset_age(&mut self, range: AddressRange, now: u32) {
         let pages = self.pages_in(range);
         if pages == bits::ALL {
@@ -527,7 +522,6 @@ impl Block {
         })
     }
 
-    /// Returns the touched and the unsampled pages of the last interval.
     pub(super) fn seen(&self) -> Seen {
         Seen {
             touched: self.touched(),

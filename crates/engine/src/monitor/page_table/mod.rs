@@ -141,7 +141,6 @@ pub struct TableMonitor {
     watches: Vec<Watch>,
     /// CPU time of the interval that is not part of its fixed cost: clears and updates.
     other_ns: f64,
-    /// Total cost at the end of the last interval.
     cost_at_end: Option<f64>,
     fixed_cost: FixedCost,
     /// Predicted cost of the clears in progress, in microseconds.
@@ -151,9 +150,7 @@ pub struct TableMonitor {
     nr_set_again: u64,
     /// Factor of the interval over the shortest one; more is watched in a longer interval.
     stretch: f64,
-    /// Touched pages in the last snapshots.
     nr_touched: f64,
-    /// Regions of the last snapshots.
     nr_regions: usize,
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
@@ -427,7 +424,6 @@ impl TableMonitor {
         Nanos(self.interval_end.0.saturating_sub(self.interval.0))
     }
 
-    /// Updates the estimates of watched blocks from their watched pages.
     fn observe_watches(&mut self) {
         let mut changed: Vec<(TargetId, usize, f32)> = Vec::new();
         for watch in std::mem::take(&mut self.watches) {
@@ -458,7 +454,6 @@ impl TableMonitor {
         }
     }
 
-    /// Estimates the blocks that were not watched.
     fn estimate_the_rest(&mut self) {
         for target in self.targets.values_mut() {
             for block in &mut target.blocks {

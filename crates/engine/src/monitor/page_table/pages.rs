@@ -6,7 +6,6 @@ use crate::monitor::bits::{Bitmap, NONE, and, count, mask_of};
 /// Pages that share an age.
 pub(super) const GRANULE_PAGES: usize = 16;
 pub(super) const GRANULES: usize = PAGES_PER_BLOCK / GRANULE_PAGES;
-/// Bytes of a granule.
 pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
 
 /// Ticks since which the granules of a block are in their states. One value suffices while all are the same.
@@ -37,7 +36,6 @@ impl Since {
         }
     }
 
-    /// Sets the time of `granules` to `now`.
     pub(super) fn set(&mut self, granules: impl Iterator<Item = usize>, now: u32) {
         if let Self::All(since) = *self {
             *self = Self::Each(Box::new([since; GRANULES]));
@@ -100,7 +98,6 @@ impl Pages {
     }
 }
 
-/// Numbers of pages by state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) resident: f64,

@@ -84,7 +84,6 @@ struct Step {
     what: What,
 }
 
-/// The scope of a clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// Some pages of a block.
@@ -95,7 +94,6 @@ enum What {
     Space,
 }
 
-/// A block with unsampled pages.
 struct Candidate {
     /// Place in the list of targets.
     target: u32,
@@ -124,7 +122,6 @@ struct Choice {
     spaces: BTreeSet<u32>,
 }
 
-/// Plans clears that cost at most `allowance_us`.
 pub(super) fn plan<'a>(
     targets: impl Iterator<Item = (TargetId, &'a mut Target)>,
     now: Nanos,

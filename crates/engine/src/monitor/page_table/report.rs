@@ -204,7 +204,6 @@ fn drafts(target: &Target, detail: Detail, now: u32) -> Vec<Draft> {
     drafts.all
 }
 
-/// The drafts of a target during their construction.
 struct Drafts<'a> {
     target: &'a Target,
     detail: Detail,
@@ -346,7 +345,6 @@ fn is_same(a: &Draft, b: &Draft) -> bool {
         }
 }
 
-/// Joins the neighbours that `are_joined` accepts.
 fn coarsen(drafts: &mut Vec<Draft>, are_joined: impl Fn(&Draft, &Draft) -> bool) {
     drafts.dedup_by(|next, last| {
         let is_joined = are_joined(last, next);

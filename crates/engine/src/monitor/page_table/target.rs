@@ -74,7 +74,6 @@ impl Target {
         partial.copied().unwrap_or(crate::monitor::bits::ALL)
     }
 
-    /// Begins a new interval.
     pub(super) fn begin_interval(&mut self, now: Nanos) {
         self.from = now;
         self.cursor = 0;
@@ -83,7 +82,6 @@ impl Target {
         }
     }
 
-    /// Returns the number of its resident pages.
     pub(super) fn nr_resident(&self) -> u64 {
         let pages = self.blocks.iter().map(|block| count(&block.present));
         pages.map(u64::from).sum()
@@ -108,7 +106,6 @@ impl Target {
         blocks.filter_map(|of| of.idle_pages(now, ages)).collect()
     }
 
-    /// Returns the mapping that `address` lies in.
     pub(super) fn mapping_at(&self, address: u64) -> Option<AddressRange> {
         let at = self.mappings.partition_point(|m| m.end <= address);
         let mapping = *self.mappings.get(at)?;

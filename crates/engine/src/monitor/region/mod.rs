@@ -82,7 +82,6 @@ pub struct Engine {
     /// Targets by id, so that the order in which they were added does not matter.
     targets: Vec<Target>,
     plan: Plan,
-    /// Checks made in this aggregation interval.
     checks: u32,
     interval_start: Nanos,
     next_update: Nanos,
@@ -184,7 +183,6 @@ impl Engine {
         &self.plan
     }
 
-    /// Adds the results to the counts of the sampled regions.
     fn take_answers(&mut self, touches: &[Touch]) {
         let nr_samples = self.plan.samples.len();
         assert!(
@@ -205,7 +203,6 @@ impl Engine {
         }
     }
 
-    /// Ends an aggregation interval.
     fn aggregate(&mut self, now: Nanos) {
         let start = self.interval_start;
         let mut most_seen = 0;
@@ -253,7 +250,6 @@ impl Engine {
         }
     }
 
-    /// Takes a snapshot of every target.
     fn take_snapshots(&mut self, start: Nanos, end: Nanos) {
         let targets = self.targets.iter();
         let targets = targets.filter(|target| !target.regions.is_empty());
@@ -284,7 +280,6 @@ impl Engine {
         self.nr_regions_before = nr_regions;
     }
 
-    /// Fits regions to new ranges.
     fn update_layouts(&mut self, layouts: Vec<(TargetId, Vec<AddressRange>)>) {
         for (id, ranges) in layouts {
             let i = self.targets.binary_search_by_key(&id, |target| target.id);

@@ -17,7 +17,6 @@ use rand_pcg::Pcg64Mcg;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::RegionSnapshot;
 
-/// A region and its observed accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) range: AddressRange,
@@ -47,7 +46,6 @@ impl Region {
         }
     }
 
-    /// Counts the result of a sample.
     pub(crate) fn count(&mut self, is_accessed: bool) {
         self.observed = self.observed.saturating_add(1);
         self.accessed = self.accessed.saturating_add(is_accessed.into());
@@ -82,7 +80,6 @@ impl Region {
         }
     }
 
-    /// Begins a new interval.
     pub(crate) fn reset(&mut self) {
         self.last_nr_accesses = self.nr_accesses;
         self.accessed = 0;
@@ -130,7 +127,6 @@ impl Region {
 /// The condition for merging two neighbours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Likeness {
-    /// Largest difference in their `nr_accesses`.
     pub(crate) threshold: u32,
     /// Largest number of bytes together.
     pub(crate) size_limit: u64,
@@ -138,7 +134,6 @@ pub(crate) struct Likeness {
     pub(crate) forced: bool,
 }
 
-/// Merges neighbours that are alike.
 pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
     regions.dedup_by(|right, left| {
         let are_alike = left.range.end == right.range.start
