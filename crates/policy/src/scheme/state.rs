@@ -120,21 +120,16 @@ impl State {
     }
 
     fn scores(&self, snapshots: &[Snapshot]) -> Histogram {
-        let Scheme {
-            pattern,
-            action,
-            quota,
-            ..
-        } = &self.scheme;
+        let (action, weights) = (self.scheme.action, self.scheme.quota.weights);
         let mut histogram = Histogram::new();
         for snapshot in snapshots {
             let nr_samples = snapshot.nr_samples;
-            let pattern = pattern.for_samples(nr_samples);
+            let pattern = self.scheme.pattern.for_samples(nr_samples);
             for region in &snapshot.regions {
                 let mut add = |region: &RegionSnapshot| {
-                    let score = priority::score(*action, region, nr_samples, quota.weights);
+                    let score = priority::score(action, region, nr_samples, weights);
                     let passed = self.filters.passed(snapshot.target, region.range);
-                    histogram.add(score, memory_in(*action, region, passed));
+                    histogram.add(score, memory_in(action, region, passed));
                 };
                 if pattern.matches(region) {
                     add(region);

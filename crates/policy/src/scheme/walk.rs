@@ -46,18 +46,14 @@ pub(super) fn walk<'a>(
         return;
     };
     let pattern = |(_, state): &(usize, &mut State)| {
-        let Scheme {
-            pattern, action, ..
-        } = &state.scheme;
-        let pattern = pattern.for_samples(snapshot.nr_samples);
+        let pattern = state.scheme.pattern.for_samples(snapshot.nr_samples);
         if !state.scheme.is_idle_only() {
             return pattern;
         }
         let pattern = pattern.at_least(asked.at_least);
-        if *action == Action::Pageout {
-            pattern.older_by(asked.older)
-        } else {
-            pattern
+        match state.scheme.action {
+            Action::Pageout => pattern.older_by(asked.older),
+            _ => pattern,
         }
     };
     let patterns: Vec<PatternForSamples> = live.iter().map(pattern).collect();
@@ -169,27 +165,33 @@ impl Walk<'_> {
         if verdict == Verdict::Reject {
             return;
         }
-        let bytes = memory_in(action, region, region.range.len());
         let operation = Operation {
-            bytes,
+            bytes: memory_in(action, region, region.range.len()),
             age: region.age_ns,
             ..state.operation(index, self.target, region.range, verdict)
         };
-        state.charge.reserve(bytes, (self.target, region.range.end));
+        self.push(state, operation, region);
+        if state.scheme.action != Action::Stat {
+            region.age = 0;
+            region.age_ns = Nanos(0);
+            self.pages.take_range(region.range);
+        }
+    }
+
+    /// Adds an operation on memory of `region`, and reserves its bytes.
+    fn push(&mut self, state: &mut State, operation: Operation, region: &RegionSnapshot) {
+        let range = operation.range;
+        let end = (self.target, range.end);
+        state.charge.reserve(operation.bytes, end);
         let tried = TriedRegion {
             target: self.target,
-            range: region.range,
+            range,
             // Only regions with known accesses match.
             nr_accesses: region.nr_accesses.unwrap_or(0.0),
             age: region.age,
             sz_filter_passed: None,
         };
         self.operations.push((operation, tried));
-        if state.scheme.action != Action::Stat {
-            region.age = 0;
-            region.age_ns = Nanos(0);
-            self.pages.take_range(region.range);
-        }
     }
 
     /// Divides `region`: the part from `address` on has its turn next.
@@ -243,22 +245,13 @@ impl Walk<'_> {
                 state.charge.stop_at((self.target, range.start));
                 return;
             };
-            let bytes = bits::bytes(&pages);
             let operation = Operation {
-                bytes,
+                bytes: bits::bytes(&pages),
                 age: part.region.age_ns,
                 pages: Some(Box::new(pages)),
                 ..state.operation(index, self.target, span, verdict)
             };
-            let tried = TriedRegion {
-                target: self.target,
-                range: span,
-                nr_accesses: 0.0,
-                age: part.region.age,
-                sz_filter_passed: None,
-            };
-            self.operations.push((operation, tried));
-            state.charge.reserve(bytes, (self.target, span.end));
+            self.push(state, operation, &part.region);
             if state.scheme.action != Action::Stat {
                 self.pages.take(part.block, &pages);
             }

@@ -46,11 +46,8 @@ impl TokenBucket {
         // If intervals are longer than that, the limit is the share of an interval.
         let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
         self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
-        let factor = if self.balance_ns < 0.0 {
-            SLOWER
-        } else {
-            FASTER
-        };
+        let is_in_debt = self.balance_ns < 0.0;
+        let factor = if is_in_debt { SLOWER } else { FASTER };
         self.slowness = (self.slowness * factor).clamp(1.0, SLOWNESS_MAX);
     }
 

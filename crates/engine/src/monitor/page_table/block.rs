@@ -228,8 +228,8 @@ impl Block {
     /// Counts pages that were touched after having been idle among the unsampled ones.
     pub(super) fn join_touched(&mut self) {
         let joined = count(&self.touched()).saturating_sub(self.nr_watched_touched.into());
-        self.access_estimate
-            .join(joined, count(&self.not_sampled()));
+        let unsampled = count(&self.not_sampled());
+        self.access_estimate.join(joined, unsampled);
     }
 
     /// Returns the share of its pages that were touched in the interval, if that is known.
@@ -275,8 +275,8 @@ impl Block {
 
     /// Returns the expected number of unsampled pages that are reported wrongly if none is watched.
     pub(super) fn doubt(&self) -> f32 {
-        self.access_estimate
-            .value_of_sample(count(&self.not_sampled()))
+        let unsampled = count(&self.not_sampled());
+        self.access_estimate.value_of_sample(unsampled)
     }
 
     /// Returns the value of clearing all its unsampled pages, including those that cannot be cleared by range.
@@ -285,14 +285,10 @@ impl Block {
         if unsampled == 0 {
             return 0.0;
         }
-        let first = if self.access_estimate.weight < LEAST_WEIGHT {
-            FIRST_LOOK_VALUE * unsampled as f32
-        } else {
-            0.0
-        };
-        self.access_estimate.value_of_sample(unsampled)
-            + self.access_estimate.value_of_whole(unsampled)
-            + first
+        let of = &self.access_estimate;
+        let is_first = of.weight < LEAST_WEIGHT;
+        let first = if is_first { FIRST_LOOK_VALUE } else { 0.0 };
+        of.value_of_sample(unsampled) + of.value_of_whole(unsampled) + first * unsampled as f32
     }
 
     /// Marks `pages` as unclearable, and defers the next try; the wait doubles with each call, from 1 s to 64 s.
@@ -369,8 +365,8 @@ impl Block {
             self.since = Since::All(now);
             return;
         }
-        self.since
-            .set((0..GRANULES).filter(|g| is_changed(*g)), now);
+        let changed = (0..GRANULES).filter(|granule| is_changed(*granule));
+        self.since.set(changed, now);
     }
 
     fn state_of(&self, granule: usize, seen: &Seen, hides_accesses: bool) -> State {
@@ -392,12 +388,9 @@ impl Block {
         if unsampled != 0 && is_busy {
             return State::Busy;
         }
-        let known = bits(&self.sampled)
-            | if self.estimate.is_some() {
-                unsampled
-            } else {
-                0
-            };
+        let is_estimated = self.estimate.is_some();
+        let estimated = if is_estimated { unsampled } else { 0 };
+        let known = bits(&self.sampled) | estimated;
         let is_told = (known & present).count_ones() * 2 >= present.count_ones();
         if !is_told || hides_accesses || !self.is_fresh() {
             State::Unknown
@@ -509,15 +502,14 @@ impl Block {
         } else {
             self.mean_idle_since(Pages::All, &self.untouched(), now)
         };
+        let swapped = self.swapped.as_ref();
+        let swapped = swapped.map_or(NONE, |swapped| and_not(swapped, &self.present));
         Some(BlockPages {
             block: self.address,
             resident: self.present,
             touched,
             unknown: and(&unknown, &untold),
-            swapped: self
-                .swapped
-                .as_ref()
-                .map_or(NONE, |swapped| and_not(swapped, &self.present)),
+            swapped,
             untouched_for: nanos_of(now.saturating_sub(since as u32)),
         })
     }

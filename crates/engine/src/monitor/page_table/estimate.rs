@@ -137,14 +137,9 @@ impl AccessEstimate {
     /// Returns the pages that clearing all of `unsampled` protects from a wrong report, beyond the effect of a sample.
     pub(super) fn value_of_whole(&self, unsampled: u32) -> f32 {
         let m = self.touched;
-        let mixed = 4.0
-            * m
-            * (1.0 - m)
-            * if self.is_uniform {
-                UNIFORM_DISCOUNT
-            } else {
-                0.5
-            };
+        let is_mixed = !self.is_uniform;
+        let factor = if is_mixed { 0.5 } else { UNIFORM_DISCOUNT };
+        let mixed = 4.0 * m * (1.0 - m) * factor;
         let is_sure = self.weight / (self.weight + 4.0);
         let idle = IDLE_BONUS * (1.0 - m) * is_sure;
         // In the end every block is worth a look at each page.

@@ -221,9 +221,8 @@ impl TableMonitor {
     /// Sets the watched mappings of `target`, in address order.
     pub fn update_layout(&mut self, target: TargetId, mappings: &[AddressRange], now: Nanos) {
         let target = self.targets.entry(target);
-        target
-            .or_insert_with(|| Target::new(now))
-            .set_mappings(mappings);
+        let target = target.or_insert_with(|| Target::new(now));
+        target.set_mappings(mappings);
     }
 
     /// Sets the blocks of `target` that have page tables, in address order. Known blocks are kept, others are dropped,
@@ -249,13 +248,10 @@ impl TableMonitor {
         let Some(target) = self.targets.get_mut(&target) else {
             return;
         };
-        let first = target
-            .blocks
-            .partition_point(|block| block.range().end <= range.start);
-        for block in target.blocks[first..]
-            .iter_mut()
-            .take_while(|block| block.address < range.end)
-        {
+        let blocks = &mut target.blocks;
+        let first = blocks.partition_point(|block| block.range().end <= range.start);
+        let blocks = blocks[first..].iter_mut();
+        for block in blocks.take_while(|block| block.address < range.end) {
             block.reset_age(range, now);
         }
     }
@@ -346,17 +342,16 @@ impl TableMonitor {
     /// Returns the blocks with watched pages, by target and in address order.
     pub fn watched_blocks(&self) -> Vec<(TargetId, Vec<u64>)> {
         let groups = self.watches.chunk_by(|a, b| a.target == b.target);
-        groups
-            .map(|group| (group[0].target, group.iter().map(|w| w.address).collect()))
-            .collect()
+        let blocks = |group: &[Watch]| group.iter().map(|w| w.address).collect();
+        groups.map(|of| (of[0].target, blocks(of))).collect()
     }
 
     /// Records the cost of clearing and of reading again.
     pub fn clears_done(&mut self, before: &Cost, after: &Cost) {
         let took_ns = total_ns(after) - total_ns(before);
         self.other_ns += took_ns;
-        self.prices
-            .learn(self.planned_us, (took_ns / 1000.0) as f32);
+        let took_us = (took_ns / 1000.0) as f32;
+        self.prices.learn(self.planned_us, took_us);
     }
 
     /// Records CPU time of work that not every interval needs.
@@ -427,14 +422,10 @@ impl TableMonitor {
     fn observe_watches(&mut self) {
         let mut changed: Vec<(TargetId, usize, f32)> = Vec::new();
         for watch in std::mem::take(&mut self.watches) {
-            let Some(target) = self.targets.get_mut(&watch.target) else {
-                continue;
-            };
-            let Some(at) = target.find(watch.address) else {
-                continue;
-            };
-            let block = &mut target.blocks[at];
-            if let Some(before) = observe(&watch, block) {
+            if let Some(target) = self.targets.get_mut(&watch.target)
+                && let Some(at) = target.find(watch.address)
+                && let Some(before) = observe(&watch, &mut target.blocks[at])
+            {
                 changed.push((watch.target, at, before));
             }
         }

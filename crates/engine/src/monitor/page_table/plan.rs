@@ -172,12 +172,11 @@ fn doubt(targets: &[(TargetId, &mut Target)], candidates: &[Candidate], choice: 
         choice.blocks.contains_key(&(*at as u32)) || choice.spaces.contains(&candidate.target)
     };
     let unwatched = candidates.iter().enumerate().filter(|c| !is_watched(c));
-    unwatched
-        .map(|(_, candidate)| {
-            let blocks = &targets[candidate.target as usize].1.blocks;
-            blocks[candidate.block as usize].doubt()
-        })
-        .sum()
+    let doubt = |(_, candidate): (usize, &Candidate)| {
+        let blocks = &targets[candidate.target as usize].1.blocks;
+        blocks[candidate.block as usize].doubt()
+    };
+    unwatched.map(doubt).sum()
 }
 
 /// Takes the best steps within the budget. Clearing an address space replaces the steps chosen for its blocks. It may
@@ -300,10 +299,8 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
             what,
         });
     };
-    let (sample, whole) = (
-        access_estimate.value_of_sample(nr_unsampled),
-        access_estimate.value_of_whole(nr_unsampled),
-    );
+    let sample = access_estimate.value_of_sample(nr_unsampled);
+    let whole = access_estimate.value_of_whole(nr_unsampled);
     if block.huge {
         add(sample + whole, prices.range(1, 1, 0.0), What::Block);
         return;
@@ -317,11 +314,8 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         add(sample + whole, whole_cost, What::Block);
         return;
     }
-    let sample_cost = prices.range(
-        1,
-        SAMPLE_PAGES,
-        access_estimate.touched * SAMPLE_PAGES as f32,
-    );
+    let touched = access_estimate.touched * SAMPLE_PAGES as f32;
+    let sample_cost = prices.range(1, SAMPLE_PAGES, touched);
     let ratio = whole / (whole_cost - sample_cost).max(1.0);
     if ratio > sample / sample_cost {
         add(sample + whole, whole_cost, What::Block);
@@ -388,10 +382,8 @@ fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMu
         return;
     }
     let first = target.mappings.partition_point(|m| m.end <= whole.start);
-    for mapping in target.mappings[first..]
-        .iter()
-        .take_while(|m| m.start < whole.end)
-    {
+    let mappings = target.mappings[first..].iter();
+    for mapping in mappings.take_while(|m| m.start < whole.end) {
         let mine = and(pages, &block.pages_in(*mapping));
         if is_empty(&mine) {
             continue;

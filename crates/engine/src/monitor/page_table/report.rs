@@ -71,13 +71,9 @@ impl Draft {
     /// Adds a neighbour; ages become means weighted by size, as in DAMON.
     fn absorb(&mut self, next: &Self) {
         let mean = |a: f64, wa: f64, b: f64, wb: f64| (a * wa + b * wb) / (wa + wb).max(1e-9);
-        if self.untouched() + next.untouched() > 0.0 {
-            self.idle_since = mean(
-                self.idle_since,
-                self.untouched(),
-                next.idle_since,
-                next.untouched(),
-            );
+        let (own, others) = (self.untouched(), next.untouched());
+        if own + others > 0.0 {
+            self.idle_since = mean(self.idle_since, own, next.idle_since, others);
         }
         let weight = |draft: &Self| draft.counts.touched + draft.counts.unknown;
         if weight(self) + weight(next) > 0.0 {
@@ -224,14 +220,8 @@ impl Drafts<'_> {
                 since
             };
             let is_unknown = block.state(0) == State::Unknown;
-            self.add(
-                block,
-                &seen,
-                piece,
-                mapping,
-                is_unknown,
-                (since, idle_since),
-            );
+            let times = (since, idle_since);
+            self.add(block, &seen, piece, mapping, is_unknown, times);
             return;
         }
         let untouched = block.untouched();
@@ -275,8 +265,7 @@ impl Drafts<'_> {
         };
         while from < end {
             let first = kind(from);
-            let to = (from..end).find(|page| kind(*page) != first);
-            let to = to.unwrap_or(end);
+            let to = (from..end).find(|page| kind(*page) != first).unwrap_or(end);
             let idle_since = first.map_or(since, f64::from);
             let range = block.addresses(from..to);
             self.add(block, seen, range, mapping, false, (since, idle_since));

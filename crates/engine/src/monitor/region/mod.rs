@@ -63,7 +63,7 @@ pub struct Plan {
 }
 
 /// One monitored address space.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Target {
     id: TargetId,
     ranges: Vec<AddressRange>,
@@ -130,10 +130,9 @@ impl Engine {
 
     /// Returns a target's present regions, in address order.
     pub fn regions(&self, target: TargetId) -> impl Iterator<Item = AddressRange> + '_ {
-        let regions = self
-            .find(target)
-            .map_or(&[][..], |i| &self.targets[i].regions);
-        regions.iter().map(|region| region.range)
+        let target = self.find(target).map(|i| &self.targets[i]);
+        let regions = target.into_iter().flat_map(|target| &target.regions);
+        regions.map(|region| region.range)
     }
 
     /// Restarts the age of regions that lie mostly in `range`, as an action does in DAMON.
@@ -141,14 +140,10 @@ impl Engine {
         let Some(i) = self.find(target) else { return };
         let regions = &mut self.targets[i].regions;
         let first = regions.partition_point(|region| region.range.end <= range.start);
-        for region in regions[first..]
-            .iter_mut()
-            .take_while(|region| region.range.start < range.end)
-        {
-            let inside = region
-                .range
-                .intersection(range)
-                .map_or(0, AddressRange::len);
+        let regions = regions[first..].iter_mut();
+        for region in regions.take_while(|region| region.range.start < range.end) {
+            let inside = region.range.intersection(range);
+            let inside = inside.map_or(0, AddressRange::len);
             if inside > region.range.len() / 2 {
                 region.age = 0;
                 region.age_ns = Nanos(0);
@@ -284,15 +279,11 @@ impl Engine {
         for (id, ranges) in layouts {
             let i = self.targets.binary_search_by_key(&id, |target| target.id);
             let i = i.unwrap_or_else(|i| {
-                let (ranges, regions) = (Vec::new(), Vec::new());
-                self.targets.insert(
-                    i,
-                    Target {
-                        id,
-                        ranges,
-                        regions,
-                    },
-                );
+                let target = Target {
+                    id,
+                    ..Target::default()
+                };
+                self.targets.insert(i, target);
                 i
             });
             let target = &mut self.targets[i];

@@ -113,8 +113,8 @@ impl Region {
             (false, true) => right.nr_accesses,
             _ => blend(self.nr_accesses.into(), right.nr_accesses.into()) as u32,
         };
-        self.last_nr_accesses =
-            blend(self.last_nr_accesses.into(), right.last_nr_accesses.into()) as u32;
+        let last = blend(self.last_nr_accesses.into(), right.last_nr_accesses.into());
+        self.last_nr_accesses = last as u32;
         self.age = blend(self.age.into(), right.age.into()) as u32;
         self.age_ns = Nanos(blend(self.age_ns.0, right.age_ns.0));
         self.known |= right.known;
@@ -203,20 +203,15 @@ pub(crate) fn split(
 
 /// Divides regions of more than `size_limit` bytes evenly. `spare` is scratch space.
 pub(crate) fn divide(regions: &mut Vec<Region>, spare: &mut Vec<Region>, size_limit: u64) {
-    if regions
-        .iter()
-        .all(|region| region.range.len() <= size_limit)
-    {
+    let fits = |region: &Region| region.range.len() <= size_limit;
+    if regions.iter().all(fits) {
         return;
     }
     spare.clear();
     for region in regions.iter() {
         let pages = region.pages();
-        let nr_parts = region
-            .range
-            .len()
-            .div_ceil(size_limit)
-            .clamp(1, pages.max(1));
+        let nr_parts = region.range.len().div_ceil(size_limit);
+        let nr_parts = nr_parts.clamp(1, pages.max(1));
         let mut rest = *region;
         for i in 1..nr_parts {
             let pages_before = (u128::from(pages) * u128::from(i) / u128::from(nr_parts)) as u64;
@@ -242,25 +237,15 @@ pub(crate) fn set_ranges(
     let mut from = 0;
     for range in ranges {
         let first = spare.len();
-        while regions
-            .get(from)
-            .is_some_and(|r| r.range.end <= range.start)
-        {
-            from += 1;
-        }
-        for region in regions[from..]
-            .iter()
-            .take_while(|r| r.range.start < range.end)
-        {
+        from += regions[from..].partition_point(|r| r.range.end <= range.start);
+        let inside = regions[from..].iter();
+        for region in inside.take_while(|r| r.range.start < range.end) {
             let Some(clipped) = region.range.intersection(*range) else {
                 continue;
             };
-            if let Some(hole) = spare[first..]
-                .last()
-                .and_then(|last| AddressRange::checked(last.range.end, clipped.start))
-            {
-                spare.push(Region::new(hole));
-            }
+            let last = spare[first..].last();
+            let hole = last.and_then(|of| AddressRange::checked(of.range.end, clipped.start));
+            spare.extend(hole.map(Region::new));
             spare.push(Region {
                 range: clipped,
                 ..*region

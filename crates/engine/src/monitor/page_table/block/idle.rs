@@ -21,13 +21,7 @@ impl Block {
                 self.returns.get_or_insert_with(none).add(&back);
             }
         }
-        if self
-            .returns
-            .as_ref()
-            .is_some_and(|returns| returns.is_empty())
-        {
-            self.returns = None;
-        }
+        self.returns.take_if(|returns| returns.is_empty());
     }
 
     /// Updates the ages of pages at the end of an interval, before those of granules.
@@ -52,9 +46,8 @@ impl Block {
 
     /// Returns the earliest known tick since which the untouched `page` is idle; `now` if that is not known.
     pub(in super::super) fn idle_since(&self, page: usize, now: u32) -> u32 {
-        self.page_since
-            .as_ref()
-            .map_or(now, |page_since| page_since.of(page, now))
+        let page_since = self.page_since.as_ref();
+        page_since.map_or(now, |page_since| page_since.of(page, now))
     }
 
     /// Returns the mean tick since which the untouched ones of `pages` are idle. `untouched` is [`Block::untouched`].
@@ -128,10 +121,8 @@ impl Block {
                 return PageAge::Touched;
             }
             if idle.0 != since {
-                idle = (
-                    since,
-                    PageAge::idle_for(nanos_of(now.saturating_sub(since))),
-                );
+                let idle_for = nanos_of(now.saturating_sub(since));
+                idle = (since, PageAge::idle_for(idle_for));
             }
             idle.1
         })
