@@ -330,7 +330,9 @@ impl TableLoop {
             let blocks = self.monitor.blocks(target);
             probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        self.take_cleared(now, ClearedBy::Space, &cleared, probe)?;
+        let by = ClearedBy::Space;
+        let is_clearable = |target, address| probe.is_clearable(target, address, by);
+        self.monitor.take_cleared(now, by, &cleared, is_clearable)?;
         self.monitor.note_other_work(&before, &probe.cost());
         let before = probe.cost();
         for group in plan.ranges.chunk_by(|a, b| a.0 == b.0) {
@@ -342,20 +344,11 @@ impl TableLoop {
         for (target, blocks) in watched {
             probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        self.take_cleared(now, ClearedBy::Range, &cleared, probe)?;
+        let by = ClearedBy::Range;
+        let is_clearable = |target, address| probe.is_clearable(target, address, by);
+        self.monitor.take_cleared(now, by, &cleared, is_clearable)?;
         self.monitor.clears_done(&before, &probe.cost());
         Ok(())
-    }
-
-    fn take_cleared<P: TableProbe>(
-        &mut self,
-        now: Nanos,
-        by: ClearedBy,
-        cleared: &[(TargetId, BlockFacts)],
-        probe: &mut P,
-    ) -> Result<(), P::Error> {
-        let is_clearable = |target, address| probe.is_clearable(target, address, by);
-        self.monitor.take_cleared(now, by, cleared, is_clearable)
     }
 
     fn look_after_window<P: TableProbe>(&mut self, probe: &mut P) -> Result<(), P::Error> {

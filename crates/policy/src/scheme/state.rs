@@ -18,6 +18,8 @@ use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 #[derive(Clone, Debug)]
 pub(super) struct State {
+    /// Index of the scheme in the configuration.
+    pub(super) index: usize,
     pub(super) scheme: Scheme,
     pub(super) filters: FilterSet,
     /// Destination nodes, if it moves memory.
@@ -41,8 +43,9 @@ fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
 }
 
 impl State {
-    pub(super) fn new(scheme: Scheme) -> Self {
+    pub(super) fn new(index: usize, scheme: Scheme) -> Self {
         Self {
+            index,
             filters: FilterSet::new(&scheme.filters),
             destinations: destinations_of(&scheme),
             scheme,
@@ -94,16 +97,11 @@ impl State {
         limit > 0 && self.stats.nr_snapshots >= limit
     }
 
-    pub(super) fn begin(
-        &mut self,
-        index: usize,
-        now: Nanos,
-        snapshots: &[Snapshot],
-        system: &SystemFacts,
-    ) {
+    pub(super) fn begin(&mut self, now: Nanos, snapshots: &[Snapshot], system: &SystemFacts) {
         self.tried.clear();
         self.nr_accounted = 0;
-        let is_exceeded = self.charge.roll(&self.scheme.quota, index, now, system);
+        let quota = &self.scheme.quota;
+        let is_exceeded = self.charge.roll(quota, self.index, now, system);
         self.stats.qt_exceeds += u64::from(is_exceeded);
         if let Some((target, _)) = self.charge.resume() {
             let is_there = |s: &Snapshot| s.target == target && last_region(s).is_some();
@@ -160,32 +158,23 @@ impl State {
         }
     }
 
-    /// Returns the operation on a range of a target. The scheme has the index `scheme`; `verdict` is of its filters.
+    /// Returns the operation on a range of a target; `verdict` is of the scheme's filters.
     pub(super) fn operation(
         &self,
-        scheme: usize,
         target: TargetId,
         range: AddressRange,
         verdict: Verdict,
     ) -> Operation {
-        let is_asked = verdict == Verdict::Ask;
-        Operation {
-            scheme,
-            action: self.scheme.action,
+        let mut operation = Operation {
+            scheme: self.index,
             destinations: Arc::clone(&self.destinations),
-            target,
-            range,
-            bytes: range.len(),
-            age: Nanos(0),
-            filters: if is_asked {
-                Arc::clone(&self.filters.ops)
-            } else {
-                Arc::default()
-            },
-            pass_unmatched: !is_asked || self.filters.ops_pass_unmatched,
             idle_only: self.scheme.is_idle_only(),
-            pages: None,
-            blocks: None,
+            ..Operation::on(self.scheme.action, target, range)
+        };
+        if verdict == Verdict::Ask {
+            operation.filters = Arc::clone(&self.filters.ops);
+            operation.pass_unmatched = self.filters.ops_pass_unmatched;
         }
+        operation
     }
 }

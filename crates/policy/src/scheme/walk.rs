@@ -34,18 +34,17 @@ pub(super) struct Walk<'a> {
     turn: usize,
 }
 
-/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index. `asked` tightens the schemes'
-/// bounds on ages.
+/// Plans for the regions of `snapshot`, by the schemes `live`. `asked` tightens the schemes' bounds on ages.
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
     asked: Asked,
-    live: &mut [(usize, &mut State)],
+    live: &mut [&mut State],
     operations: &'a mut Vec<(Operation, TriedRegion)>,
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
     };
-    let pattern = |(_, state): &(usize, &mut State)| {
+    let pattern = |state: &&mut State| {
         let pattern = state.scheme.pattern.for_samples(snapshot.nr_samples);
         if !state.scheme.is_idle_only() {
             return pattern;
@@ -74,9 +73,9 @@ pub(super) fn walk<'a>(
         walk.rest.push((0, region.part(range)));
         while let Some((first_turn, mut region)) = walk.rest.pop() {
             let turns = live.iter_mut().zip(&patterns).enumerate();
-            for (turn, ((index, state), pattern)) in turns.skip(first_turn) {
+            for (turn, (state, pattern)) in turns.skip(first_turn) {
                 walk.turn = turn;
-                walk.visit(*index, state, pattern, &mut region);
+                walk.visit(state, pattern, &mut region);
             }
         }
     }
@@ -85,7 +84,6 @@ pub(super) fn walk<'a>(
 impl Walk<'_> {
     fn visit(
         &mut self,
-        index: usize,
         state: &mut State,
         pattern: &PatternForSamples,
         region: &mut RegionSnapshot,
@@ -94,9 +92,9 @@ impl Walk<'_> {
             return;
         }
         if !pattern.matches(region) {
-            self.apply_pages(index, state, pattern, region);
+            self.apply_pages(state, pattern, region);
         } else if self.has_priority(state, region) {
-            self.apply(index, state, region);
+            self.apply(state, region);
         }
         if self.is_last() {
             state.stats.nr_snapshots += 1;
@@ -138,7 +136,7 @@ impl Walk<'_> {
         }
     }
 
-    fn apply(&mut self, index: usize, state: &mut State, region: &mut RegionSnapshot) {
+    fn apply(&mut self, state: &mut State, region: &mut RegionSnapshot) {
         let start = region.range.start;
         let action = state.scheme.action;
         let all = memory_in(action, region, region.range.len());
@@ -168,7 +166,7 @@ impl Walk<'_> {
         let operation = Operation {
             bytes: memory_in(action, region, region.range.len()),
             age: region.age_ns,
-            ..state.operation(index, self.target, region.range, verdict)
+            ..state.operation(self.target, region.range, verdict)
         };
         self.push(state, operation, region);
         if state.scheme.action != Action::Stat {
@@ -205,7 +203,6 @@ impl Walk<'_> {
     /// Takes the pages of `region` that match the scheme's pattern on their own; the region itself does not match.
     fn apply_pages(
         &mut self,
-        index: usize,
         state: &mut State,
         pattern: &PatternForSamples,
         region: &RegionSnapshot,
@@ -215,12 +212,12 @@ impl Walk<'_> {
             idle_parts(idle, interval, region.range, (&state.scheme, pattern)).collect();
         for part in parts {
             if self.has_priority(state, &part.region) {
-                self.apply_part(index, state, &part);
+                self.apply_part(state, &part);
             }
         }
     }
 
-    fn apply_part(&mut self, index: usize, state: &mut State, part: &IdlePart) {
+    fn apply_part(&mut self, state: &mut State, part: &IdlePart) {
         let left = self.pages.left(part);
         let mut rest = Some(part.region.range);
         while let Some(range) = rest {
@@ -249,7 +246,7 @@ impl Walk<'_> {
                 bytes: bits::bytes(&pages),
                 age: part.region.age_ns,
                 pages: Some(Box::new(pages)),
-                ..state.operation(index, self.target, span, verdict)
+                ..state.operation(self.target, span, verdict)
             };
             self.push(state, operation, &part.region);
             if state.scheme.action != Action::Stat {

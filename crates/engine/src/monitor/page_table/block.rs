@@ -12,7 +12,7 @@ mod idle;
 use super::estimate::AccessEstimate;
 use super::pages::{Counts, GRANULE_PAGES, GRANULES, Pages, Seen, Since};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
+use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, or};
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::page_since::{PageSince, nanos_of};
 use idle::Returns;
@@ -324,14 +324,6 @@ impl Block {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }
 
-    pub(super) fn pages_in(&self, range: AddressRange) -> Bitmap {
-        let Some(range) = range.intersection(self.range()) else {
-            return NONE;
-        };
-        let page = |address: u64| ((address - self.address) / PAGE_SIZE) as usize;
-        mask_of(page(range.start)..page(range.end))
-    }
-
     pub(super) fn addresses(&self, pages: std::ops::Range<usize>) -> AddressRange {
         let at = |page: usize| self.address + page as u64 * PAGE_SIZE;
         AddressRange::new(at(pages.start), at(pages.end))
@@ -449,7 +441,7 @@ impl Block {
     }
 
     pub(super) fn reset_age(&mut self, range: AddressRange, now: u32) {
-        let pages = self.pages_in(range);
+        let pages = bits::mask(self.address, range);
         if pages == bits::ALL {
             self.since = Since::All(now);
             self.page_since = None;

@@ -384,7 +384,7 @@ fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMu
     let first = target.mappings.partition_point(|m| m.end <= whole.start);
     let mappings = target.mappings[first..].iter();
     for mapping in mappings.take_while(|m| m.start < whole.end) {
-        let mine = and(pages, &block.pages_in(*mapping));
+        let mine = and(pages, &bits::mask(block.address, *mapping));
         if is_empty(&mine) {
             continue;
         }

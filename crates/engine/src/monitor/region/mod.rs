@@ -230,14 +230,11 @@ impl Engine {
     fn merge(&mut self, mut threshold: u32) {
         let size_limit = self.size_limit();
         loop {
-            for target in &mut self.targets {
-                let like = Likeness {
-                    threshold,
-                    size_limit,
-                    forced: false,
-                };
-                regions::merge(&mut target.regions, like);
-            }
+            self.merge_by(Likeness {
+                threshold,
+                size_limit,
+                forced: false,
+            });
             if self.nr_regions() <= self.nr_regions_max() || threshold >= self.nr_samples {
                 return;
             }
@@ -301,18 +298,21 @@ impl Engine {
     /// Merges regions without a test of similarity, as new ranges have made too many of them.
     fn merge_to_limit(&mut self, mut size_limit: u64) {
         while self.nr_regions() > self.nr_regions_max() {
-            let like = Likeness {
+            self.merge_by(Likeness {
                 threshold: u32::MAX,
                 size_limit,
                 forced: true,
-            };
-            for target in &mut self.targets {
-                regions::merge(&mut target.regions, like);
-            }
+            });
             if size_limit == u64::MAX {
                 return;
             }
             size_limit = size_limit.saturating_mul(2);
+        }
+    }
+
+    fn merge_by(&mut self, like: Likeness) {
+        for target in &mut self.targets {
+            regions::merge(&mut target.regions, like);
         }
     }
 
