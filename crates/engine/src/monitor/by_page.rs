@@ -192,26 +192,20 @@ mod tests {
     #[test]
     fn each_stretch_of_pages_becomes_a_region() {
         let expanded = snapshot(vec![region(1..2, OF_BLOCK)], vec![block(1)]).by_page();
-        let reported: Vec<_> = expanded
-            .regions
-            .iter()
-            .map(|region| {
-                let page = (region.range.start - BLOCK_SIZE) / PAGE_SIZE;
-                let pages = region.range.len() / PAGE_SIZE;
-                (page, pages, region.nr_accesses.map(|n| n > 0.0), region.age)
-            })
-            .collect();
-        assert_eq!(
-            reported,
-            [
-                (0, 1, Some(false), 7),
-                (1, 1, Some(true), 3),
-                (3, 1, Some(false), 7),
-                (4, 1, Some(true), 3),
-                (5, 1, None, 3),
-                (6, 2, Some(false), 7),
-            ]
-        );
+        let reported = expanded.regions.iter().map(|region| {
+            let page = (region.range.start - BLOCK_SIZE) / PAGE_SIZE;
+            let pages = region.range.len() / PAGE_SIZE;
+            (page, pages, region.nr_accesses.map(|n| n > 0.0), region.age)
+        });
+        let wanted = [
+            (0, 1, Some(false), 7),
+            (1, 1, Some(true), 3),
+            (3, 1, Some(false), 7),
+            (4, 1, Some(true), 3),
+            (5, 1, None, 3),
+            (6, 2, Some(false), 7),
+        ];
+        assert_eq!(reported.collect::<Vec<_>>(), wanted);
         assert_eq!(expanded.totals().known_swapped(), Some(PAGES));
         assert!(expanded.blocks.is_empty());
         assert_eq!(expanded.clone().by_page(), expanded);
@@ -235,13 +229,8 @@ mod tests {
         let before = snapshot(vec![region(0..3, memory)], vec![block(1)]);
         let after = before.clone().by_page();
         let sums = |snapshot: &Snapshot| {
-            let totals = snapshot.totals();
-            (
-                totals.resident,
-                totals.touched,
-                totals.unknown,
-                totals.swapped,
-            )
+            let of = snapshot.totals();
+            [of.resident, of.touched, of.unknown, of.swapped]
         };
         assert_eq!(sums(&after), sums(&before));
         assert_eq!(after.regions[0].resident(), 200 * PAGES);

@@ -65,17 +65,17 @@ pub struct AgeBytes {
 impl AgeBytes {
     /// Returns the sum of all bytes.
     pub fn total(&self) -> u64 {
-        self.idle
-            .iter()
-            .fold(self.touched, |a, b| a.saturating_add(*b))
-            .saturating_add(self.unknown)
+        let known = self
+            .idle
+            .into_iter()
+            .fold(self.touched, u64::saturating_add);
+        known.saturating_add(self.unknown)
     }
 
     /// Returns the bytes idle for at least the time at this place in [`AGE_BOUNDS`].
     pub fn idle_from(&self, bound: usize) -> u64 {
-        self.idle[bound + 1..]
-            .iter()
-            .fold(0, |a, b| a.saturating_add(*b))
+        let idle = self.idle[bound + 1..].iter().copied();
+        idle.fold(0, u64::saturating_add)
     }
 
     /// Adds the bytes of `more`.

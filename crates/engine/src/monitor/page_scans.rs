@@ -243,11 +243,8 @@ mod tests {
         }
         let pages = AddressRange::new(10 * 4096, 20 * 4096);
         scans.reset_age(TARGET, pages, time(9));
-        scans.reset_age(
-            TARGET,
-            AddressRange::new(BLOCK_SIZE, 2 * BLOCK_SIZE),
-            time(9),
-        );
+        let block = AddressRange::new(BLOCK_SIZE, 2 * BLOCK_SIZE);
+        scans.reset_age(TARGET, block, time(9));
         let seen = scan(&mut scans, 10, [mask_of(0..1), NONE]);
         let idle = &seen.idle_pages[0];
         let old = idle.of_age(idle.range(), second(5), Nanos(u64::MAX));

@@ -79,9 +79,8 @@ impl Executed {
 
     /// Returns the total time.
     pub fn took(&self) -> Nanos {
-        self.outcomes
-            .iter()
-            .fold(Nanos(0), |sum, one| sum + one.took)
+        let outcomes = self.outcomes.iter();
+        outcomes.fold(Nanos(0), |sum, one| sum + one.took)
     }
 }
 
@@ -296,10 +295,8 @@ mod tests {
             operation(Action::Pageout, 1, 12),
             operation(Action::Pageout, 20, 23),
         ];
-        assert_eq!(
-            batches(&plan, 5 * MIB),
-            [vec![(1, 6)], vec![(6, 10)], vec![(10, 12), (20, 23)]]
-        );
+        let wanted = [vec![(1, 6)], vec![(6, 10)], vec![(10, 12), (20, 23)]];
+        assert_eq!(batches(&plan, 5 * MIB), wanted);
     }
 
     #[test]
@@ -315,14 +312,9 @@ mod tests {
             operation(Action::Stat, 100, 200),
             operation(Action::Pageout, 200, 203),
         ];
-        assert_eq!(
-            batches(&plan, 2 * MIB),
-            [
-                vec![(0, 100), (100, 200)],
-                vec![(200, 202)],
-                vec![(202, 203)]
-            ]
-        );
+        let counted = vec![(0, 100), (100, 200)];
+        let wanted = [counted, vec![(200, 202)], vec![(202, 203)]];
+        assert_eq!(batches(&plan, 2 * MIB), wanted);
     }
 
     /// Executes `plan` in steps; each page where `is_there` takes `ns`. Returns the time and the memory of each step.

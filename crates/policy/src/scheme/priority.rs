@@ -40,10 +40,8 @@ fn hotness(region: &RegionSnapshot, nr_samples: u32, weights: Weights) -> u32 {
         AGE_IN_LOG_MAX + age_in_log
     };
     let age = signed * SUBSCORE_MAX / AGE_IN_LOG_MAX / 2;
-    let (by_frequency, by_age) = (
-        u64::from(weights.nr_accesses_permil),
-        u64::from(weights.age_permil),
-    );
+    let by_frequency = u64::from(weights.nr_accesses_permil);
+    let by_age = u64::from(weights.age_permil);
     let mean = (by_frequency * frequency + by_age * age) / (by_frequency + by_age).max(1);
     (mean * u64::from(SCORE_MAX) / SUBSCORE_MAX) as u32
 }

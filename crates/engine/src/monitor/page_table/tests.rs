@@ -20,10 +20,8 @@ struct Memory<'a> {
 impl Memory<'_> {
     fn window(&mut self) {
         for page in 0..self.nr_pages {
-            self.random = self
-                .random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+            self.random = self.random.wrapping_add(1);
             let roll = (self.random >> 33) as f64 / (1u64 << 31) as f64;
             if roll < (self.rate)(page) {
                 self.accessed[page as usize] = true;
@@ -170,38 +168,28 @@ fn watched(monitor: &TableMonitor) -> Vec<u64> {
 fn accuracy(snapshot: &Snapshot, is_hot: &dyn Fn(u64) -> bool) -> (f64, f64) {
     let (mut said, mut right, mut hot) = (0u64, 0u64, 0u64);
     for region in &snapshot.regions {
-        let says_hot = snapshot
-            .access_rate(region)
-            .is_some_and(|rate| rate >= 0.25);
+        let says_hot = snapshot.access_rate(region) >= Some(0.25);
         for page in region.range.start / PAGE_SIZE..region.range.end / PAGE_SIZE {
             said += u64::from(says_hot);
             hot += u64::from(is_hot(page));
             right += u64::from(says_hot && is_hot(page));
         }
     }
-    (
-        right as f64 / said.max(1) as f64,
-        right as f64 / hot.max(1) as f64,
-    )
+    let part_of = |all: u64| right as f64 / all.max(1) as f64;
+    (part_of(said), part_of(hot))
 }
 
 fn check(nr_blocks: u64, seconds: u64, is_hot: &dyn Fn(u64) -> bool) {
     let rate = |page| if is_hot(page) { 0.9 } else { 0.0 };
     let (snapshot, share) = run(nr_blocks, seconds * 50, &rate);
     let (precision, recall) = accuracy(&snapshot, is_hot);
-    assert!(
-        precision >= 0.95 && recall >= 0.95,
-        "precision {precision:.3} recall {recall:.3}"
-    );
+    let result = format!("precision {precision:.3} recall {recall:.3}");
+    assert!(precision.min(recall) >= 0.95, "{result}");
     assert!(share <= 0.0131, "spent {:.2} % of a CPU", share * 100.0);
     let sum: u64 = snapshot.regions.iter().map(|r| r.range.len()).sum();
     assert_eq!(sum, nr_blocks * BLOCK_SIZE, "regions cover the memory");
-    assert!(
-        snapshot
-            .regions
-            .windows(2)
-            .all(|w| w[0].range.end <= w[1].range.start)
-    );
+    let regions = &snapshot.regions;
+    assert!(regions.is_sorted_by(|a, b| a.range.end <= b.range.start));
 }
 
 #[test]
@@ -240,8 +228,7 @@ fn warm_memory_that_turns_cold_is_seen_to() {
 
 /// Returns the touched memory in the snapshot, in MiB.
 fn touched_mib(snapshot: &Snapshot) -> f64 {
-    let touched: u64 = snapshot.regions.iter().map(RegionSnapshot::touched).sum();
-    touched as f64 / f64::from(1 << 20)
+    snapshot.totals().touched as f64 / f64::from(1 << 20)
 }
 
 /// Issue 9: a segment that was untouched in a window of 20 ms was reported as idle for 400 ms.
@@ -253,10 +240,7 @@ fn the_working_set_is_what_was_touched_at_all_in_the_interval() {
         let (snapshot, share) = run(200, 1000, &rate);
         let reported = touched_mib(&snapshot);
         let error = (reported - wanted).abs() / wanted;
-        assert!(
-            error <= 0.1,
-            "touched with {chance} in a window: {reported} MiB of {wanted}"
-        );
+        assert!(error <= 0.1, "{chance}: {reported} MiB of {wanted}");
         assert!(share <= 0.0125, "spent {share}");
     }
 }
@@ -310,12 +294,12 @@ fn only_memory_that_is_there_is_told() {
         let snapshots = monitor.end_interval(now);
         monitor.begin_interval(now, &Cost::default());
         for snapshot in snapshots {
-            let sum =
-                |of: &dyn Fn(&RegionSnapshot) -> u64| snapshot.regions.iter().map(of).sum::<u64>();
-            assert_eq!(sum(&RegionSnapshot::resident), BLOCK_SIZE / 4);
-            assert_eq!(sum(&|r| r.memory.map_or(0, |m| m.swapped)), BLOCK_SIZE / 4);
-            assert_eq!(sum(&|r| r.range.len()), BLOCK_SIZE / 2, "{snapshot:?}");
-            assert_eq!(sum(&RegionSnapshot::idle), BLOCK_SIZE / 4);
+            let totals = snapshot.totals();
+            assert_eq!(totals.resident, BLOCK_SIZE / 4);
+            assert_eq!(totals.swapped, BLOCK_SIZE / 4);
+            assert_eq!(totals.addresses, BLOCK_SIZE / 2, "{snapshot:?}");
+            let idle: u64 = snapshot.regions.iter().map(RegionSnapshot::idle).sum();
+            assert_eq!(idle, BLOCK_SIZE / 4);
         }
     }
 }
@@ -328,29 +312,15 @@ fn untouched_pages_among_touched_ones_are_idle_with_an_age() {
     let rate = |page: u64| if is_hot(page) { 0.9 } else { 0.0 };
     let (snapshot, _) = run(400, 2000, &rate);
     let pages = 400 * 512;
-    let touched = touched_mib(&snapshot) * 256.0;
-    assert!(
-        (touched / (f64::from(pages) / 32.0) - 1.0).abs() < 0.1,
-        "{touched} pages touched"
-    );
+    let touched = touched_mib(&snapshot) * 256.0 / (f64::from(pages) / 32.0);
+    assert!((touched - 1.0).abs() < 0.1, "touched: {touched}");
     let old = |region: &&RegionSnapshot| region.age_ns > Nanos(5_000_000_000);
-    let idle: u64 = snapshot
-        .regions
-        .iter()
-        .filter(old)
-        .map(RegionSnapshot::idle)
-        .sum();
+    let old = snapshot.regions.iter().filter(old);
+    let idle: u64 = old.map(RegionSnapshot::idle).sum();
     let share = idle as f64 / f64::from(pages - pages / 32) / PAGE_SIZE as f64;
-    assert!(
-        share > 0.9,
-        "{:.1} % are reported to have been idle for 5 s",
-        share * 100.0
-    );
-    assert!(
-        snapshot.regions.len() <= TableAttributes::default().max_nr_regions as usize,
-        "{} regions",
-        snapshot.regions.len()
-    );
+    assert!(share > 0.9, "idle for 5 s: {share}");
+    let nr_regions = snapshot.regions.len();
+    assert!(nr_regions <= 40_000, "{nr_regions} regions");
 }
 
 /// Issue 9: accesses to the shared memory of a forked process stayed unknown for good.
@@ -359,17 +329,12 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
     let hot = 10_000..14_000;
     let rate = |page: u64| if hot.contains(&page) { 0.5 } else { 0.0 };
     let (snapshot, share) = run_shared(64, 1500, &rate, 0..64 * 512);
-    let unknown: u64 = snapshot
-        .regions
-        .iter()
-        .filter_map(|r| r.memory.map(|m| m.unknown))
-        .sum();
     let reported = touched_mib(&snapshot) * 256.0;
     assert!(
-        (reported / 4000.0 - 1.0).abs() < 0.05,
+        (reported - 4000.0).abs() < 200.0,
         "{reported} pages touched"
     );
-    assert_eq!(unknown, 0);
+    assert_eq!(snapshot.totals().unknown, 0);
     assert!(share <= 0.0125, "spent {share}");
 }
 
