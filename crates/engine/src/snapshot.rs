@@ -123,9 +123,8 @@ impl RegionSnapshot {
 
     /// Returns the resident bytes that were not touched.
     pub fn untouched(&self) -> u64 {
-        self.resident()
-            .saturating_sub(self.touched())
-            .saturating_sub(self.unknown())
+        let known = self.resident().saturating_sub(self.unknown());
+        known.saturating_sub(self.touched())
     }
 
     /// Returns the bytes that have been idle for the region's age; none while any of the region is accessed.
@@ -245,9 +244,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// Returns a region's accesses as a share of the checks made, 0 to 1; `None` if unknown.
     pub fn access_rate(&self, region: &RegionSnapshot) -> Option<f32> {
-        region
-            .nr_accesses
-            .map(|n| n / self.nr_samples.max(1) as f32)
+        let nr_samples = self.nr_samples.max(1) as f32;
+        region.nr_accesses.map(|n| n / nr_samples)
     }
 
     /// Returns the totals of all regions.

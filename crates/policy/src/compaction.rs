@@ -528,13 +528,6 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_middling_zones_is_compacted_too() {
-        let mut controller = controller(20);
-        // Weighted, each is at 50, below the low threshold.
-        check_zones(&mut controller, 0, &node("4096:512:0 4096:512:0"), &[0, 1]);
-    }
-
-    #[test]
     fn it_backs_off_from_kswapd_and_from_contended_zones() {
         let mut controller = controller(20);
         let mut busy = node("4096:512:0");

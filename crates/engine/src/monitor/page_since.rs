@@ -135,11 +135,8 @@ mod tests {
         let hour = 3600 * SECOND;
         for now in (0..40).map(|n| n * hour) {
             since.update(now, &mask_of(1..512), &ALL);
-            let age = (now - since.of(7, now)) / hour;
-            assert!(
-                age <= now / hour && age >= (now / hour).min(4),
-                "{now} {age}"
-            );
+            let (age, most) = ((now - since.of(7, now)) / hour, now / hour);
+            assert!((most.min(4)..=most).contains(&age), "{now} {age}");
             assert_eq!(since.of(0, now), now);
         }
         since.update(40 * hour, &NONE, &ALL);

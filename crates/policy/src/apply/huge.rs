@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::Platform;
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
-use crate::scheme::huge::{BlockUse, Candidate, WasteStatus, bytes, fitting, rank};
-use isotherm_engine::address::{AddressRange, BLOCK_SIZE, block_of};
+use crate::scheme::huge::{BlockUse, Candidate, WasteStatus, fitting, rank};
+use isotherm_engine::address::{AddressRange, BLOCK_SIZE, PAGE_SIZE, block_of};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::snapshot::{Snapshot, TargetId};
 
@@ -80,7 +80,7 @@ impl HugeBound {
         let resident: u64 = self.resident.values().sum();
         let max = (resident as f64 * max_waste) as u64;
         let wasted: u64 = self.made.values().map(|waste| u64::from(*waste)).sum();
-        let room = (max / bytes(1)).saturating_sub(wasted);
+        let room = (max / PAGE_SIZE).saturating_sub(wasted);
         let mut chosen: BTreeMap<TargetId, BTreeSet<u64>> = BTreeMap::new();
         for candidate in fitting(&candidates, room) {
             let key = (candidate.target, candidate.block);
@@ -130,9 +130,9 @@ impl HugeBound {
         if let Some((target, block)) = turn.last() {
             self.next_read = (*target, block + 1);
         }
-        let wasted = self.made.values().map(|waste| u64::from(*waste)).sum();
+        let wasted: u64 = self.made.values().map(|waste| u64::from(*waste)).sum();
         self.status.huge = self.made.len() as u64 * BLOCK_SIZE;
-        self.status.wasted = bytes(wasted);
+        self.status.wasted = wasted * PAGE_SIZE;
         Ok(())
     }
 }

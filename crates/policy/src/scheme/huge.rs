@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use isotherm_engine::address::{PAGE_SIZE, PAGES_PER_BLOCK};
+use isotherm_engine::address::PAGES_PER_BLOCK;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::snapshot::TargetId;
 
@@ -110,29 +110,19 @@ pub struct WasteStatus {
     pub kept_small: u64,
 }
 
-pub(crate) const fn bytes(pages: u64) -> u64 {
-    pages * PAGE_SIZE
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn candidate(block: u64, saved: f64, waste: u32) -> Candidate {
-        Candidate {
+    /// Returns the blocks of (translations saved, waste) that are taken, if `room` pages may be wasted.
+    fn taken(blocks: &[(f64, u32)], room: u64) -> Vec<u64> {
+        let candidate = |(block, &(saved, waste)): (u64, &(f64, u32))| Candidate {
             target: TargetId(0),
             block,
             saved,
             waste,
-        }
-    }
-
-    /// Returns the blocks of (translations saved, waste) that are taken, if `room` pages may be wasted.
-    fn taken(blocks: &[(f64, u32)], room: u64) -> Vec<u64> {
-        let blocks = (0..).zip(blocks);
-        let mut all: Vec<Candidate> = blocks
-            .map(|(block, (saved, waste))| candidate(block, *saved, *waste))
-            .collect();
+        };
+        let mut all: Vec<Candidate> = (0..).zip(blocks).map(candidate).collect();
         rank(&mut all);
         fitting(&all, room).map(|c| c.block).collect()
     }

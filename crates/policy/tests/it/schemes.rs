@@ -61,17 +61,21 @@ fn any_quota() -> impl Strategy<Value = Quota> {
         target_value,
         current_value,
     });
+    let fail_charge = (0..3_u32, 1..3_u32).prop_map(|(numerator, denominator)| FailCharge {
+        numerator,
+        denominator,
+    });
     (
         bytes,
         prop_oneof![3 => Just(0), 1 => 1..50_000_u64],
         0..4_u64,
         (0..3_u32, 0..3_u32),
         prop::option::weighted(0.2, goal),
-        any::<bool>(),
-        prop::option::weighted(0.3, (0..3_u32, 1..3_u32)),
+        prop::sample::select(vec![Tuner::Consist, Tuner::Temporal]),
+        prop::option::weighted(0.3, fail_charge),
     )
         .prop_map(
-            |(bytes, time, seconds, weights, goal, lasts, charge)| Quota {
+            |(bytes, time, seconds, weights, goal, tuner, fail_charge)| Quota {
                 bytes,
                 time: Nanos(time),
                 reset_interval: Nanos(seconds * SECOND.0),
@@ -81,15 +85,8 @@ fn any_quota() -> impl Strategy<Value = Quota> {
                     age_permil: weights.1,
                 },
                 goals: goal.into_iter().collect(),
-                tuner: if lasts {
-                    Tuner::Consist
-                } else {
-                    Tuner::Temporal
-                },
-                fail_charge: charge.map(|(numerator, denominator)| FailCharge {
-                    numerator,
-                    denominator,
-                }),
+                tuner,
+                fail_charge,
             },
         )
 }
@@ -114,12 +111,8 @@ fn any_scheme() -> impl Strategy<Value = Scheme> {
 type Memory = Vec<Vec<(u64, u64, u32, u32)>>;
 
 fn any_memory() -> impl Strategy<Value = Memory> {
-    let region = (
-        prop_oneof![Just(0), 0..9_u64],
-        1..30_u64,
-        0..23_u32,
-        0..10_u32,
-    );
+    let gap = prop_oneof![Just(0), 0..9_u64];
+    let region = (gap, 1..30_u64, 0..23_u32, 0..10_u32);
     prop::collection::vec(prop::collection::vec(region, 0..9), 1..4)
 }
 
@@ -205,10 +198,8 @@ fn check_place(
     prop_assert!(pattern.matches(&part, NR_SAMPLES));
     prop_assert!(scheme.pattern.size.min <= region.range.len());
     for page in (start..end).step_by(PAGE_SIZE as usize) {
-        prop_assert!(
-            is_allowed(&scheme.filters, operation.target, page),
-            "{page:#x} of {operation:?} is filtered"
-        );
+        let is_allowed = is_allowed(&scheme.filters, operation.target, page);
+        prop_assert!(is_allowed, "{page:#x} of {operation:?} is filtered");
     }
     Ok(())
 }
@@ -217,9 +208,8 @@ fn check_place(
 fn check_apart(operations: &[Operation]) -> Result<(), TestCaseError> {
     let mut ends = BTreeMap::new();
     for operation in operations {
-        let end = ends
-            .entry((operation.scheme, operation.target))
-            .or_insert(0);
+        let of = (operation.scheme, operation.target);
+        let end = ends.entry(of).or_insert(0);
         prop_assert!(*end <= operation.range.start);
         *end = operation.range.end;
     }

@@ -154,10 +154,8 @@ impl FrameMap {
         let mut blocks = Vec::new();
         for (first, block) in self.blocks() {
             let address = first * PAGE_SIZE;
-            while mixed
-                .next_if(|region| region.range.end <= address)
-                .is_some()
-            {}
+            let is_before = |region: &&RegionSnapshot| region.range.end <= address;
+            while mixed.next_if(is_before).is_some() {}
             let is_in = |region: &&RegionSnapshot| region.range.start < address + BLOCK_SIZE;
             if !mixed.peek().is_some_and(is_in) {
                 continue;
@@ -330,10 +328,8 @@ fn are_alike(a: &Draft, b: &Draft, width: f64) -> bool {
     if state != other && width < 16.0 || (unknown(a) - unknown(b)).abs() > difference {
         return false;
     }
-    let (young, old) = (
-        a.idle_for().min(b.idle_for()),
-        a.idle_for().max(b.idle_for()),
-    );
+    let young = a.idle_for().min(b.idle_for());
+    let old = a.idle_for().max(b.idle_for());
     let is_as_old = old <= young * (1.0 + AGE_FACTOR * width) + width;
     match state {
         State::Unknown => true,
@@ -430,9 +426,8 @@ mod tests {
         let mut map = FrameMap::default();
         let mut random = 1u64;
         for block in 0..4096 {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005);
+            random = random.wrapping_add(1);
             let first = block * 2 * FRAMES;
             let nr = random >> 60;
             fill(&mut map, first..first + nr, PageAge::Touched);

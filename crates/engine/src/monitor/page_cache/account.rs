@@ -163,9 +163,8 @@ impl CacheAccount {
     /// Returns all files that are reported one by one.
     pub fn files(&mut self) -> impl Iterator<Item = (u64, CachedBytes)> {
         self.settle();
-        self.files
-            .iter()
-            .map(|(file, pages)| (*file, pages.bytes()))
+        let files = self.files.iter();
+        files.map(|(file, pages)| (*file, pages.bytes()))
     }
 
     /// Returns the `nr` largest files.

@@ -93,11 +93,8 @@ fn counts_are_scaled_to_the_checks_of_the_interval() {
 #[test]
 fn new_ranges_reshape_regions_as_in_the_kernel() {
     // From mm/damon/tests/core-kunit.h (damon_test_set_regions) and vaddr-kunit.h.
-    check(
-        "[4,16)=1 [24,32)=2",
-        setting("[8,28)"),
-        "[8,16)=1 [16,24)=? [24,28)=2",
-    );
+    let wanted = "[8,16)=1 [16,24)=? [24,28)=2";
+    check("[4,16)=1 [24,32)=2", setting("[8,28)"), wanted);
     let before = "[10,20)=1 [20,30)=2 [50,55)=3 [55,57)=4 [57,59)=5 [70,80)=6 [80,90)=7 \
                   [90,100)=8";
     check(
