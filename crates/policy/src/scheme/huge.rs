@@ -135,15 +135,9 @@ mod tests {
         assert_eq!(taken(&blocks, 300), [1, 3, 2]);
         // A block without waste is always taken.
         assert_eq!(taken(&blocks, 0), [1, 3]);
-    }
-
-    #[test]
-    fn a_smaller_one_may_fit_where_a_better_one_does_not() {
+        // A smaller one may fit where a better one does not.
         assert_eq!(taken(&[(400.0, 112), (20.0, 50)], 60), [1]);
-    }
-
-    #[test]
-    fn what_is_hardly_touched_is_not_worth_the_copying() {
+        // What is hardly touched is not worth the copying.
         assert_eq!(taken(&[(7.0, 0), (8.0, 0)], 0), [1]);
     }
 }

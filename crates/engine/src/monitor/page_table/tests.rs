@@ -245,7 +245,6 @@ fn the_working_set_is_what_was_touched_at_all_in_the_interval() {
     }
 }
 
-/// Issue 9: only the accesses of its host are known for a block of a KVM guest.
 #[test]
 fn densely_scattered_pages_are_told_one_by_one() {
     // 384 MiB of which a third is touched all the time, in some 65,000 stretches.
@@ -262,6 +261,7 @@ fn densely_scattered_pages_are_told_one_by_one() {
     }
 }
 
+/// Issue 9: only the accesses of its host are known for a block of a KVM guest.
 #[test]
 fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
     let mut block = block::Block::new(0, 0);
