@@ -44,7 +44,6 @@
 
 mod act_meter;
 mod backoff;
-mod budget;
 mod ledger;
 mod rate;
 mod refaults;
@@ -59,8 +58,7 @@ use isotherm_engine::monitor::idle_pages::PageAgeRule;
 
 use rate::Rate;
 
-pub use act_meter::ActMeter;
-pub use budget::{ActBudget, ActBudgetStatus, STEP};
+pub use act_meter::{ActBudgetStatus, ActMeter, STEP};
 pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus};
 pub use refaults::RefaultHistory;
