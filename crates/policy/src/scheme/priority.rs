@@ -47,33 +47,15 @@ fn hotness(region: &RegionSnapshot, nr_samples: u32, weights: Weights) -> u32 {
 }
 
 /// Bytes by score.
-#[derive(Clone, Debug)]
-pub(super) struct Histogram {
-    bytes: [u64; SCORE_MAX as usize + 1],
-}
+pub(super) type Histogram = [u64; SCORE_MAX as usize + 1];
 
-impl Histogram {
-    pub(super) fn new() -> Self {
-        Self {
-            bytes: [0; SCORE_MAX as usize + 1],
-        }
-    }
-
-    pub(super) fn add(&mut self, score: u32, bytes: u64) {
-        let sum = &mut self.bytes[score as usize];
-        *sum = sum.saturating_add(bytes);
-    }
-
-    /// Returns the least score at which its memory and that of all higher scores fill `quota`; 0 if all memory together
-    /// does not fill it.
-    pub(super) fn least_that_fits(&self, quota: u64) -> u32 {
-        let mut sum = 0_u64;
-        for (score, bytes) in self.bytes.iter().enumerate().rev() {
-            sum = sum.saturating_add(*bytes);
-            if sum >= quota {
-                return score as u32;
-            }
-        }
-        0
-    }
+/// Returns the least score at which its memory and that of all higher scores fill `quota`; 0 if all memory together does
+/// not fill it.
+pub(super) fn least_that_fits(bytes: &Histogram, quota: u64) -> u32 {
+    let mut sum = 0_u64;
+    let fills = |bytes: &u64| {
+        sum = sum.saturating_add(*bytes);
+        sum >= quota
+    };
+    bytes.iter().rposition(fills).unwrap_or(0) as u32
 }

@@ -8,7 +8,7 @@ use super::facts::SystemFacts;
 use super::filter::{FilterSet, Verdict};
 use super::goal::GoalState;
 use super::pages::{idle_parts, interval_of};
-use super::priority::{self, Histogram};
+use super::priority::{self, Histogram, SCORE_MAX};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
 use super::{Destination, Order, Scheme};
@@ -111,7 +111,7 @@ impl State {
         }
         self.charge.state.min_score = match self.charge.state.effective {
             Some(quota) if quota > 0 && self.scheme.action.order() != Order::Equal => {
-                self.scores(snapshots).least_that_fits(quota)
+                priority::least_that_fits(&self.scores(snapshots), quota)
             }
             _ => 0,
         };
@@ -119,7 +119,7 @@ impl State {
 
     fn scores(&self, snapshots: &[Snapshot]) -> Histogram {
         let (action, weights) = (self.scheme.action, self.scheme.quota.weights);
-        let mut histogram = Histogram::new();
+        let mut histogram: Histogram = [0; SCORE_MAX as usize + 1];
         for snapshot in snapshots {
             let nr_samples = snapshot.nr_samples;
             let pattern = self.scheme.pattern.for_samples(nr_samples);
@@ -127,7 +127,8 @@ impl State {
                 let mut add = |region: &RegionSnapshot| {
                     let score = priority::score(action, region, nr_samples, weights);
                     let passed = self.filters.passed(snapshot.target, region.range);
-                    histogram.add(score, memory_in(action, region, passed));
+                    let sum = &mut histogram[score as usize];
+                    *sum = sum.saturating_add(memory_in(action, region, passed));
                 };
                 if pattern.matches(region) {
                     add(region);
