@@ -158,7 +158,7 @@ impl Context {
 
     /// Limits the waste of huge pages that schemes make to this share of the targets' memory; `None`: no limit.
     pub fn set_max_waste(&mut self, max_waste: Option<f64>) {
-        self.huge.set(max_waste);
+        self.huge.max_waste = max_waste;
     }
 
     /// Returns the state of the huge pages that were made under a limit on their waste.

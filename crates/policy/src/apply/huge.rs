@@ -28,7 +28,7 @@ pub(super) type Narrowed = (Vec<Operation>, Vec<(Operation, Outcome)>);
 #[derive(Debug, Default)]
 pub(super) struct HugeBound {
     /// Share of the targets' memory; `None`: no limit.
-    max_waste: Option<f64>,
+    pub(super) max_waste: Option<f64>,
     /// Resident bytes of each target in its last snapshot.
     resident: BTreeMap<TargetId, u64>,
     /// Blocks selected to become huge, with the number of pages that were added or are still unused.
@@ -39,10 +39,6 @@ pub(super) struct HugeBound {
 }
 
 impl HugeBound {
-    pub(super) fn set(&mut self, max_waste: Option<f64>) {
-        self.max_waste = max_waste;
-    }
-
     /// Returns the state; `None` without a limit, or before any block was selected.
     pub(super) fn status(&self) -> Option<WasteStatus> {
         (self.status.max_share > 0.0 || self.status.huge > 0).then_some(self.status)

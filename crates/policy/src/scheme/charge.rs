@@ -57,8 +57,8 @@ pub(super) struct Charge {
     /// Bytes charged in all earlier windows.
     total_bytes: u64,
     total_time: Nanos,
-    /// Place before which memory has had its turn.
-    resume: Option<Place>,
+    /// Place before which memory has had its turn; the next window resumes there.
+    pub(super) resume: Option<Place>,
     /// First place in this window for which less than a page was left.
     stopped: Option<Place>,
 }
@@ -191,15 +191,6 @@ impl Charge {
         self.reserved -= reserved;
         let charge = charge_of(fail_charge, bytes, applied);
         self.state.charged = (self.state.charged - reserved).saturating_add(charge);
-    }
-
-    /// Returns the place at which the next window resumes; `None`: at the first.
-    pub(super) fn resume(&self) -> Option<Place> {
-        self.resume
-    }
-
-    pub(super) fn forget_resume(&mut self) {
-        self.resume = None;
     }
 }
 

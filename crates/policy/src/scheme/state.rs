@@ -103,10 +103,10 @@ impl State {
         let quota = &self.scheme.quota;
         let is_exceeded = self.charge.roll(quota, self.index, now, system);
         self.stats.qt_exceeds += u64::from(is_exceeded);
-        if let Some((target, _)) = self.charge.resume() {
+        if let Some((target, _)) = self.charge.resume {
             let is_there = |s: &Snapshot| s.target == target && last_region(s).is_some();
             if !snapshots.iter().any(is_there) {
-                self.charge.forget_resume();
+                self.charge.resume = None;
             }
         }
         self.charge.state.min_score = match self.charge.state.effective {

@@ -107,7 +107,7 @@ impl Walk<'_> {
 
     /// Returns whether `region` had its turn in the last window.
     fn skips(&mut self, state: &mut State, region: &mut RegionSnapshot) -> bool {
-        let Some((target, address)) = state.charge.resume() else {
+        let Some((target, address)) = state.charge.resume else {
             return false;
         };
         if target != self.target {
@@ -115,7 +115,7 @@ impl Walk<'_> {
         }
         if region.range.end <= address {
             if self.is_last() {
-                state.charge.forget_resume();
+                state.charge.resume = None;
             }
             return true;
         }
@@ -123,7 +123,7 @@ impl Walk<'_> {
             self.split(region, address);
             return true;
         }
-        state.charge.forget_resume();
+        state.charge.resume = None;
         false
     }
 

@@ -20,7 +20,8 @@ const BURST_SHARE: f64 = 0.05;
 pub(crate) struct TokenBucket {
     share: f64,
     balance_ns: f64,
-    slowness: f64,
+    /// Factor by which the rates of all other work are reduced.
+    pub(crate) slowness: f64,
     last: Nanos,
     last_cost: Option<f64>,
 }
@@ -64,11 +65,6 @@ impl TokenBucket {
         let least = part(self.share * LEAST_OF_SHARE);
         self.balance_ns
             .clamp(least, part(BURST_SHARE.max(self.share)))
-    }
-
-    /// Returns the factor by which the rates of all other work are reduced.
-    pub(crate) fn slowness(&self) -> f64 {
-        self.slowness
     }
 }
 

@@ -362,7 +362,7 @@ impl TableMonitor {
     /// Returns the CPU seconds per second for the work of one share. Each share keeps its limit. If work outside the
     /// shares leaves nothing for clears, all shares shrink.
     pub fn rate(&self, share: impl Fn(&BudgetShares) -> f64) -> f64 {
-        self.attributes.cpu_budget * share(&self.shares) / self.bucket.slowness()
+        self.attributes.cpu_budget * share(&self.shares) / self.bucket.slowness
     }
 
     /// Returns saved CPU time that clears do not need.
