@@ -49,8 +49,8 @@ fn hotness(region: &RegionSnapshot, nr_samples: u32, weights: Weights) -> u32 {
 /// Bytes by score.
 pub(super) type Histogram = [u64; SCORE_MAX as usize + 1];
 
-/// Returns the least score at which its memory and that of all higher scores fill `quota`; 0 if all memory together does
-/// not fill it.
+/// Returns the least score at which its memory and that of all higher scores fill `quota`; 0 if all memory together
+/// does not fill it.
 pub(super) fn least_that_fits(bytes: &Histogram, quota: u64) -> u32 {
     let mut sum = 0_u64;
     let fills = |bytes: &u64| {

@@ -388,8 +388,8 @@ impl TableMonitor {
         self.window_end = None;
     }
 
-    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages), for callers that act on them. `ages` selects
-    /// the kind of their ages.
+    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages), for callers that act on them. `ages`
+    /// selects the kind of their ages.
     pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
         self.tells_idle_pages = Some(ages);
     }
