@@ -110,17 +110,15 @@ impl AddressRange {
 
     /// Returns the union of `ranges` in address order; adjacent ranges become one.
     pub fn union(ranges: impl IntoIterator<Item = Self>) -> Vec<Self> {
-        let mut sorted: Vec<Self> = ranges.into_iter().collect();
-        sorted.sort_unstable();
-        let mut union: Vec<Self> = Vec::with_capacity(sorted.len());
-        for range in sorted {
-            match union.last_mut() {
-                Some(last) if range.start <= last.end => {
-                    last.end = last.end.max(range.end);
-                }
-                _ => union.push(range),
+        let mut union: Vec<Self> = ranges.into_iter().collect();
+        union.sort_unstable();
+        union.dedup_by(|next, last| {
+            let is_joined = next.start <= last.end;
+            if is_joined {
+                last.end = last.end.max(next.end);
             }
-        }
+            is_joined
+        });
         union
     }
 

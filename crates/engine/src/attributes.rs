@@ -132,36 +132,31 @@ impl Default for IntervalsGoal {
 
 /// Reason why attributes were refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum AttributesError {
     #[error("the {which} interval is zero; give it at least a millisecond or so")]
-    #[expect(missing_docs, reason = "the message says it")]
     ZeroInterval { which: &'static str },
     #[error(
         "the sampling interval ({sample_ns} ns) is longer than the aggregation interval \
          ({aggregation_ns} ns); lengthen the latter"
     )]
-    #[expect(missing_docs, reason = "the message says it")]
     Backwards { sample_ns: u64, aggregation_ns: u64 },
     #[error("over 65,536 samples in an aggregation interval; lengthen the sampling interval")]
-    #[expect(missing_docs, reason = "the message says it")]
     TooManySamples,
     #[error(
         "cannot keep between {min} and {max} regions; the least must be 3 or more, and no more \
          than the most, which ends at 16,777,216"
     )]
-    #[expect(missing_docs, reason = "the message says it")]
     RegionCounts { min: u32, max: u32 },
     #[error(
         "an intervals goal needs an access ratio of 1 to 10,000 (per 10,000) and at least one \
          aggregation"
     )]
-    #[expect(missing_docs, reason = "the message says it")]
     Goal,
     #[error(
         "the sampling interval ({sample_ns} ns) lies outside the intervals goal's bounds \
          ({min_ns} to {max_ns} ns); move one of them"
     )]
-    #[expect(missing_docs, reason = "the message says it")]
     OutsideGoal {
         sample_ns: u64,
         min_ns: u64,

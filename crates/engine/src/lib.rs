@@ -7,7 +7,6 @@
 pub mod address;
 pub mod attributes;
 pub mod calibration;
-mod charge;
 mod cpu_ledger;
 pub mod drive;
 pub mod monitor;
@@ -25,7 +24,6 @@ mod test_regions;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
 pub use attributes::{Attributes, AttributesError, IntervalsGoal};
-pub use charge::GroupCharge;
 pub use cpu_ledger::{CpuAccount, CpuLedger};
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;
@@ -39,4 +37,4 @@ pub use monitor::region::{Engine, Facts, Plan};
 pub use moves::{NodeMove, NodeMoves};
 pub use port::{AccessProbe, Cost, Gap, Sample, Touch};
 pub use refault_rate::RefaultRate;
-pub use snapshot::{MemoryTotals, RegionMemory, RegionSnapshot, Snapshot, TargetId};
+pub use snapshot::{GroupCharge, MemoryTotals, RegionMemory, RegionSnapshot, Snapshot, TargetId};

@@ -64,36 +64,29 @@ impl RegionMemory {
 
     /// Returns the sum of two neighbours.
     #[must_use]
-    pub const fn plus(self, other: Self) -> Self {
-        Self {
-            resident: self.resident + other.resident,
-            touched: self.touched + other.touched,
-            unknown: self.unknown + other.unknown,
-            swapped: self.swapped + other.swapped,
-        }
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, |bytes, more| bytes + more)
     }
 
     /// Returns the remainder without `part`.
     #[must_use]
-    pub const fn less(self, part: Self) -> Self {
-        Self {
-            resident: self.resident.saturating_sub(part.resident),
-            touched: self.touched.saturating_sub(part.touched),
-            unknown: self.unknown.saturating_sub(part.unknown),
-            swapped: self.swapped.saturating_sub(part.swapped),
-        }
+    pub fn less(self, part: Self) -> Self {
+        self.with(part, u64::saturating_sub)
     }
 
     /// Returns the share that `part` of `whole` bytes of addresses holds, if memory is spread evenly.
     #[must_use]
     pub fn share(self, part: u64, whole: u64) -> Self {
-        let of =
-            |bytes: u64| (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64;
+        let (part, whole) = (u128::from(part), u128::from(whole.max(1)));
+        self.with(self, |bytes, _| (u128::from(bytes) * part / whole) as u64)
+    }
+
+    fn with(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            resident: of(self.resident),
-            touched: of(self.touched),
-            unknown: of(self.unknown),
-            swapped: of(self.swapped),
+            resident: combine(self.resident, other.resident),
+            touched: combine(self.touched, other.touched),
+            unknown: combine(self.unknown, other.unknown),
+            swapped: combine(self.swapped, other.swapped),
         }
     }
 }
@@ -124,28 +117,20 @@ impl RegionSnapshot {
 
     /// Returns the bytes with an unknown access state.
     pub fn unknown(&self) -> u64 {
-        let all = if self.nr_accesses.is_none() {
-            self.range.len()
-        } else {
-            0
-        };
+        let all = self.nr_accesses.map_or(self.range.len(), |_| 0);
         self.memory.map_or(all, |m| m.unknown)
     }
 
     /// Returns the resident bytes that were not touched.
     pub fn untouched(&self) -> u64 {
-        self.resident()
-            .saturating_sub(self.touched())
-            .saturating_sub(self.unknown())
+        let known = self.resident().saturating_sub(self.unknown());
+        known.saturating_sub(self.touched())
     }
 
     /// Returns the bytes that have been idle for the region's age; none while any of the region is accessed.
     pub fn idle(&self) -> u64 {
-        if self.nr_accesses.is_some_and(|n| n <= 0.0) {
-            self.untouched()
-        } else {
-            0
-        }
+        let is_idle = self.nr_accesses.is_some_and(|n| n <= 0.0);
+        if is_idle { self.untouched() } else { 0 }
     }
 
     /// Returns the part of it that lies in `range`, one of its own parts; memory counts as spread evenly.
@@ -259,9 +244,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// Returns a region's accesses as a share of the checks made, 0 to 1; `None` if unknown.
     pub fn access_rate(&self, region: &RegionSnapshot) -> Option<f32> {
-        region
-            .nr_accesses
-            .map(|n| n / self.nr_samples.max(1) as f32)
+        let nr_samples = self.nr_samples.max(1) as f32;
+        region.nr_accesses.map(|n| n / nr_samples)
     }
 
     /// Returns the totals of all regions.
@@ -270,4 +254,23 @@ impl Snapshot {
         self.regions.iter().for_each(|region| totals.add(region));
         totals
     }
+}
+
+/// Bytes that a control group and its descendants are charged for (`memory.stat`); `None` where the kernel does not
+/// report them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GroupCharge {
+    /// All memory, without swap.
+    pub total: Option<u64>,
+    /// Anonymous memory.
+    pub anonymous: Option<u64>,
+    /// Shared memory: tmpfs, memfd, System V.
+    pub shared: Option<u64>,
+    /// Page cache, mapped or not; without shared memory.
+    pub page_cache: Option<u64>,
+    /// Memory of the kernel: slab, page tables, stacks, sockets, and others.
+    pub kernel: Option<u64>,
+    /// Swapped-out memory.
+    pub swap: Option<u64>,
 }

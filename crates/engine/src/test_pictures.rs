@@ -9,10 +9,8 @@ pub(crate) fn second(n: u64) -> Nanos {
 }
 
 pub(crate) fn range_of(text: &str) -> AddressRange {
-    let (start, end) = text
-        .trim_matches(['[', ')'])
-        .split_once(',')
-        .expect("a picture");
+    let text = text.trim_matches(['[', ')']);
+    let (start, end) = text.split_once(',').expect("a picture");
     let page = |number: &str| number.parse::<u64>().expect("a page number") * PAGE_SIZE;
     AddressRange::new(page(start), page(end))
 }
@@ -22,11 +20,8 @@ pub(crate) fn parts_of(picture: &str) -> impl Iterator<Item = (AddressRange, Opt
     picture.split_whitespace().map(|text| {
         let (range, rest) = text.split_once('=').unwrap_or((text, "0"));
         let (nr, age) = rest.split_once('@').unwrap_or((rest, "0"));
-        (
-            range_of(range),
-            nr.parse().ok(),
-            age.parse().expect("an age"),
-        )
+        let age = age.parse().expect("an age");
+        (range_of(range), nr.parse().ok(), age)
     })
 }
 

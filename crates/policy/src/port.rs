@@ -9,8 +9,7 @@ use crate::guard::Pool;
 use crate::scheme::{Action, Destination, OpsFilter};
 use isotherm_engine::NodeMoves;
 use isotherm_engine::address::{AddressRange, Nanos, block_of};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::Bitmap;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::monitor::page_cache::PAGE_CACHE;
 use isotherm_engine::snapshot::TargetId;
 
@@ -50,12 +49,12 @@ impl Operation {
         Self {
             scheme: 0,
             action,
-            destinations: [].into(),
+            destinations: Arc::default(),
             target,
             range,
             bytes: range.len(),
             age: Nanos(0),
-            filters: [].into(),
+            filters: Arc::default(),
             pass_unmatched: true,
             idle_only: true,
             pages: None,
@@ -208,10 +207,9 @@ pub struct Outcome {
 impl Outcome {
     /// Returns the outcome that a dry run reports: the action was applied to all bytes, in no time.
     pub fn assumed(operation: &Operation) -> Self {
-        let bytes = operation.bytes;
         Self {
-            filter_passed: bytes,
-            applied: bytes,
+            filter_passed: operation.bytes,
+            applied: operation.bytes,
             ..Self::default()
         }
     }
@@ -230,18 +228,18 @@ impl Outcome {
     /// Returns the bytes that were tried: those of the operation, or more if the range held more than the monitor knew.
     /// Each has one result: it was applied, or `refused` for one reason ([`Self::refused_of_tried`]).
     pub fn tried(&self, operation: &Operation, refused: &BTreeMap<Refusal, u64>) -> u64 {
-        let sum = { refused.values() }.fold(self.applied, |sum, n| sum.saturating_add(*n));
-        sum.max(operation.bytes)
+        self.sum_with(refused).max(operation.bytes)
+    }
+
+    fn sum_with(&self, refused: &BTreeMap<Refusal, u64>) -> u64 {
+        { refused.values() }.fold(self.applied, |sum, n| sum.saturating_add(*n))
     }
 
     /// Returns the refused bytes without the range's holes. Actuators account for whole ranges; holes were never tried.
     pub fn refused_of_tried(&self, operation: &Operation) -> BTreeMap<Refusal, u64> {
-        let sum = |refused: &BTreeMap<Refusal, u64>| {
-            let bytes = refused.values();
-            bytes.fold(self.applied, |sum, n| sum.saturating_add(*n))
-        };
         let mut refused = self.refused.clone();
-        let mut holes = sum(&refused).saturating_sub(operation.bytes.min(operation.extent()));
+        let known = operation.bytes.min(operation.extent());
+        let mut holes = self.sum_with(&refused).saturating_sub(known);
         // These reasons are reported for a range as a whole.
         for why in [
             Refusal::NotPresent,

@@ -73,8 +73,8 @@ impl MonitorLoop {
     /// Makes the next step check which targets are alive.
     pub fn look_for_ends(&mut self, now: Nanos) {
         match self {
-            Self::Tables(tables) => tables.look_for_ends(now),
-            Self::Regions(regions) => regions.look_for_ends(),
+            Self::Tables(tables) => tables.next_update = now,
+            Self::Regions(regions) => regions.ranges_wanted = true,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::snapshot::{Snapshot, TargetId};
 #[derive(Debug)]
 pub struct RegionLoop {
     engine: Engine,
-    ranges_wanted: bool,
+    pub(super) ranges_wanted: bool,
     touches: Vec<Touch>,
     nr_samples: u64,
     nr_unknown: u64,
@@ -53,8 +53,11 @@ impl RegionLoop {
             if targets.is_over() {
                 return Ok(None);
             }
-            let ids = targets.ids().into_iter();
-            ranges = ids.map(|id| (id, ranges_of::<P, T>(targets, id))).collect();
+            let ranges_of = |id| match targets.limits() {
+                Some(limits) => (id, limits.to_vec()),
+                None => (id, layout::three_ranges(&targets.mappings(id))),
+            };
+            ranges = targets.ids().into_iter().map(ranges_of).collect();
         }
         let facts = Facts {
             touches: &self.touches,
@@ -66,11 +69,6 @@ impl RegionLoop {
         snapshots.extend(plan.snapshots.iter().cloned());
         self.ranges_wanted = plan.ranges_wanted;
         Ok(Some(plan.next_tick))
-    }
-
-    /// Makes the next step check which targets are alive.
-    pub fn look_for_ends(&mut self) {
-        self.ranges_wanted = true;
     }
 
     /// Restarts the age of memory that was acted on.
@@ -91,13 +89,5 @@ impl RegionLoop {
     /// Returns the current intervals.
     pub fn intervals(&self) -> Intervals {
         self.engine.intervals()
-    }
-}
-
-/// Returns the ranges to monitor of a target.
-fn ranges_of<P: AccessProbe, T: TargetSource<P>>(targets: &T, id: TargetId) -> Vec<AddressRange> {
-    match targets.limits() {
-        Some(limits) => limits.to_vec(),
-        None => layout::three_ranges(&targets.mappings(id)),
     }
 }

@@ -12,7 +12,6 @@ use crate::snapshot::{Snapshot, TargetId};
 
 /// Shortest time between two updates of targets and their mappings.
 const UPDATE_MIN: Nanos = Nanos::from_millis(1_000);
-/// Longest time between two updates.
 const UPDATE_MAX: Nanos = Nanos::from_millis(60_000);
 /// Shortest time between two searches for new targets.
 const FOLLOW_MIN: Nanos = Nanos::from_millis(1_000);
@@ -49,27 +48,23 @@ pub trait TableProbe: AccessProbe {
         by: ClearedBy,
     ) -> Result<bool, Self::Error>;
 
-    /// Clears the accessed bits of all memory of `target`, including shared memory. Returns `false` if that is
-    /// impossible, or would delay the target, with its `nr_pages` resident pages, for longer than `hold_max`.
+    /// Clears the accessed bits of all memory of a target, including shared memory. Returns `false` if that is
+    /// impossible, or would delay the target, with this number of resident pages, for longer than the given time.
     fn clear_space(
         &mut self,
-        target: TargetId,
-        nr_pages: u64,
-        hold_max: Nanos,
+        _target: TargetId,
+        _nr_pages: u64,
+        _hold_max: Nanos,
     ) -> Result<bool, Self::Error> {
-        let _ = (target, nr_pages, hold_max);
         Ok(false)
     }
 
-    /// Charges the time that targets lost by setting `nr_bits` accessed bits again.
-    fn charge_set_again(&mut self, nr_bits: u64) {
-        let _ = nr_bits;
-    }
+    /// Charges the time that targets lost by setting this number of accessed bits again.
+    fn charge_set_again(&mut self, _nr_bits: u64) {}
 
     /// Returns whether the target's page tables do not show all accesses to its memory, as others map it beside them:
     /// KVM guests, devices.
-    fn hides_accesses(&self, target: TargetId) -> bool {
-        let _ = target;
+    fn hides_accesses(&self, _target: TargetId) -> bool {
         false
     }
 }
@@ -82,19 +77,17 @@ pub trait TargetSource<P: AccessProbe> {
 
     /// Takes in only the targets that are new since the last call, with their mappings. It is called more often than
     /// `update` where an update takes long. Returns `false` if updates find new targets soon enough.
-    fn follow(&mut self, probe: &mut P, now: Nanos) -> Result<bool, P::Error> {
-        let _ = (probe, now);
+    fn follow(&mut self, _probe: &mut P, _now: Nanos) -> Result<bool, P::Error> {
         Ok(false)
     }
 
-    /// Receives `monitor` between two intervals: the last one has ended, and the next one has not begun.
+    /// Receives the monitor between two intervals: the last one has ended, and the next one has not begun.
     fn interval_ended(
         &mut self,
-        probe: &mut P,
-        now: Nanos,
-        monitor: &TableMonitor,
+        _probe: &mut P,
+        _now: Nanos,
+        _monitor: &TableMonitor,
     ) -> Result<(), P::Error> {
-        let _ = (probe, now, monitor);
         Ok(())
     }
 
@@ -119,7 +112,7 @@ pub trait TargetSource<P: AccessProbe> {
 pub struct TableLoop {
     pub(super) monitor: TableMonitor,
     attributes: TableAttributes,
-    next_update: Nanos,
+    pub(super) next_update: Nanos,
     update_interval: Nanos,
     next_follow: Nanos,
     /// Whether the first update is done: its cost does not predict that of later ones.
@@ -186,11 +179,6 @@ impl TableLoop {
         Ok(self.monitor.end_interval(now))
     }
 
-    /// Makes the next step check which targets are alive.
-    pub fn look_for_ends(&mut self, now: Nanos) {
-        self.next_update = now;
-    }
-
     /// Returns the current intervals.
     pub fn intervals(&self) -> Intervals {
         Intervals {
@@ -200,7 +188,6 @@ impl TableLoop {
         }
     }
 
-    /// Updates targets, mappings and the sets of page tables.
     fn update<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -223,7 +210,6 @@ impl TableLoop {
         Ok(())
     }
 
-    /// Takes in new targets between updates.
     fn follow<P: TableProbe, T: TargetSource<P>>(
         &mut self,
         now: Nanos,
@@ -344,7 +330,9 @@ impl TableLoop {
             let blocks = self.monitor.blocks(target);
             probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        self.take_cleared(now, ClearedBy::Space, &cleared, probe)?;
+        let by = ClearedBy::Space;
+        let is_clearable = |target, address| probe.is_clearable(target, address, by);
+        self.monitor.take_cleared(now, by, &cleared, is_clearable)?;
         self.monitor.note_other_work(&before, &probe.cost());
         let before = probe.cost();
         for group in plan.ranges.chunk_by(|a, b| a.0 == b.0) {
@@ -356,20 +344,11 @@ impl TableLoop {
         for (target, blocks) in watched {
             probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        self.take_cleared(now, ClearedBy::Range, &cleared, probe)?;
+        let by = ClearedBy::Range;
+        let is_clearable = |target, address| probe.is_clearable(target, address, by);
+        self.monitor.take_cleared(now, by, &cleared, is_clearable)?;
         self.monitor.clears_done(&before, &probe.cost());
         Ok(())
-    }
-
-    fn take_cleared<P: TableProbe>(
-        &mut self,
-        now: Nanos,
-        by: ClearedBy,
-        cleared: &[(TargetId, BlockFacts)],
-        probe: &mut P,
-    ) -> Result<(), P::Error> {
-        let is_clearable = |target, address| probe.is_clearable(target, address, by);
-        self.monitor.take_cleared(now, by, cleared, is_clearable)
     }
 
     fn look_after_window<P: TableProbe>(&mut self, probe: &mut P) -> Result<(), P::Error> {

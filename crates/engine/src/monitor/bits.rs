@@ -130,15 +130,9 @@ pub fn mask(block: u64, range: AddressRange) -> Bitmap {
 /// touch.
 pub fn runs(block: u64, bits: &Bitmap, ranges: &mut Vec<AddressRange>) {
     let mut page = 0;
-    while page < PAGES_PER_BLOCK {
-        let word = bits[page / 64] >> (page % 64);
-        if word == 0 {
-            page = (page / 64 + 1) * 64;
-            continue;
-        }
-        page += word.trailing_zeros() as usize;
-        let first = page;
-        while page < PAGES_PER_BLOCK && bits[page / 64] >> (page % 64) & 1 != 0 {
+    while let Some(first) = next(bits, page) {
+        page = first;
+        while page < PAGES_PER_BLOCK && has(bits, page) {
             page += 1;
         }
         let start = block + first as u64 * PAGE_SIZE;
@@ -179,10 +173,8 @@ mod tests {
     #[test]
     fn the_first_page_from_a_place_on_and_the_last_are_found() {
         let pages = mask_of(70..72);
-        assert_eq!(
-            (next(&pages, 0), next(&pages, 71), next(&pages, 72)),
-            (Some(70), Some(71), None)
-        );
+        let found = [0, 71, 72].map(|from| next(&pages, from));
+        assert_eq!(found, [Some(70), Some(71), None]);
         assert_eq!((end(&pages), end(&NONE)), (72, 0));
     }
 

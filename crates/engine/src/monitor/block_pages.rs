@@ -73,9 +73,8 @@ impl BlockPages {
         std::iter::from_fn(move || {
             let state = (from < end).then(|| self.page(from))?;
             let first = from;
-            from = (from..end)
-                .find(|at| self.page(*at) != state)
-                .unwrap_or(end);
+            let next = (from..end).find(|at| self.page(*at) != state);
+            from = next.unwrap_or(end);
             let at = |page: usize| self.block + page as u64 * PAGE_SIZE;
             let stretch = AddressRange::new(at(first), at(from));
             Some((stretch.intersection(range)?, state))
@@ -83,7 +82,6 @@ impl BlockPages {
     }
 }
 
-/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     Absent,

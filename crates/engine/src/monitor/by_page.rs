@@ -103,13 +103,7 @@ impl<'a> Pieces<'a> {
     }
 
     fn piece(&self, block: &BlockPages, range: AddressRange, page: Page) -> RegionSnapshot {
-        let of = |states: &[Page]| {
-            if states.contains(&page) {
-                range.len()
-            } else {
-                0
-            }
-        };
+        let of = |states: &[Page]| u64::from(states.contains(&page)) * range.len();
         let (nr_accesses, age_ns) = match page {
             Page::Touched => (Some(self.nr_accesses), self.touched_for),
             Page::Unknown => (None, self.region.age_ns),
@@ -132,23 +126,17 @@ impl<'a> Pieces<'a> {
 }
 
 /// Divides the memory `left` among the regions without memory, by their lengths.
-fn spread(left: RegionMemory, regions: &mut [RegionSnapshot]) {
+fn spread(mut left: RegionMemory, regions: &mut [RegionSnapshot]) {
     let rest = regions.iter_mut().filter(|region| region.memory.is_none());
     let rest: Vec<_> = rest.collect();
     let whole: u64 = rest.iter().map(|region| region.range.len()).sum();
     let held = left.resident.saturating_add(left.swapped);
     // A record may hold blocks that contradict its regions.
-    let left = if held <= whole {
-        left
-    } else {
-        left.share(whole, held)
-    };
-    let touched = left.touched.min(left.resident);
-    let left = RegionMemory {
-        touched,
-        unknown: left.unknown.min(left.resident - touched),
-        ..left
-    };
+    if held > whole {
+        left = left.share(whole, held);
+    }
+    left.touched = left.touched.min(left.resident);
+    left.unknown = left.unknown.min(left.resident - left.touched);
     for region in rest {
         region.memory = Some(left.share(region.range.len(), whole));
     }
@@ -204,26 +192,20 @@ mod tests {
     #[test]
     fn each_stretch_of_pages_becomes_a_region() {
         let expanded = snapshot(vec![region(1..2, OF_BLOCK)], vec![block(1)]).by_page();
-        let reported: Vec<_> = expanded
-            .regions
-            .iter()
-            .map(|region| {
-                let page = (region.range.start - BLOCK_SIZE) / PAGE_SIZE;
-                let pages = region.range.len() / PAGE_SIZE;
-                (page, pages, region.nr_accesses.map(|n| n > 0.0), region.age)
-            })
-            .collect();
-        assert_eq!(
-            reported,
-            [
-                (0, 1, Some(false), 7),
-                (1, 1, Some(true), 3),
-                (3, 1, Some(false), 7),
-                (4, 1, Some(true), 3),
-                (5, 1, None, 3),
-                (6, 2, Some(false), 7),
-            ]
-        );
+        let reported = expanded.regions.iter().map(|region| {
+            let page = (region.range.start - BLOCK_SIZE) / PAGE_SIZE;
+            let pages = region.range.len() / PAGE_SIZE;
+            (page, pages, region.nr_accesses.map(|n| n > 0.0), region.age)
+        });
+        let wanted = [
+            (0, 1, Some(false), 7),
+            (1, 1, Some(true), 3),
+            (3, 1, Some(false), 7),
+            (4, 1, Some(true), 3),
+            (5, 1, None, 3),
+            (6, 2, Some(false), 7),
+        ];
+        assert_eq!(reported.collect::<Vec<_>>(), wanted);
         assert_eq!(expanded.totals().known_swapped(), Some(PAGES));
         assert!(expanded.blocks.is_empty());
         assert_eq!(expanded.clone().by_page(), expanded);
@@ -241,20 +223,14 @@ mod tests {
     #[test]
     fn what_regions_hold_besides_stays_with_the_rest() {
         let memory = OF_BLOCK.plus(RegionMemory {
-            resident: 400 * PAGES,
             touched: 40 * PAGES,
-            ..RegionMemory::default()
+            ..RegionMemory::resident(400 * PAGES)
         });
         let before = snapshot(vec![region(0..3, memory)], vec![block(1)]);
         let after = before.clone().by_page();
         let sums = |snapshot: &Snapshot| {
-            let totals = snapshot.totals();
-            (
-                totals.resident,
-                totals.touched,
-                totals.unknown,
-                totals.swapped,
-            )
+            let of = snapshot.totals();
+            [of.resident, of.touched, of.unknown, of.swapped]
         };
         assert_eq!(sums(&after), sums(&before));
         assert_eq!(after.regions[0].resident(), 200 * PAGES);
@@ -270,17 +246,11 @@ mod tests {
 
     #[test]
     fn blocks_that_contradict_regions_make_no_memory() {
-        let little = RegionMemory {
-            resident: 2 * PAGES,
-            touched: PAGES,
-            ..RegionMemory::default()
-        };
-        let much = RegionMemory {
-            resident: 1024 * PAGES,
-            touched: PAGES,
-            ..RegionMemory::default()
-        };
-        for memory in [little, much] {
+        for resident in [2 * PAGES, 1024 * PAGES] {
+            let memory = RegionMemory {
+                touched: PAGES,
+                ..RegionMemory::resident(resident)
+            };
             let expanded = snapshot(vec![region(1..3, memory)], vec![block(1), block(2)]).by_page();
             for region in &expanded.regions {
                 let held = region.resident() + region.memory.map_or(0, |m| m.swapped);
@@ -291,41 +261,16 @@ mod tests {
 
     #[test]
     fn contradictions_are_told() {
+        let check = |change: fn(&mut BlockPages), why: &str| {
+            let mut changed = block(1);
+            change(&mut changed);
+            let said = changed.check();
+            assert!(said.is_err_and(|said| said.contains(why)), "{why}");
+        };
         assert_eq!(block(3).check(), Ok(()));
-        for (change, why) in [
-            (
-                BlockPages {
-                    block: 4096,
-                    ..block(1)
-                },
-                "is not where",
-            ),
-            (
-                BlockPages {
-                    resident: [0; 8],
-                    ..block(1)
-                },
-                "but not there",
-            ),
-            (
-                BlockPages {
-                    unknown: block(1).touched,
-                    ..block(1)
-                },
-                "touched and unknown",
-            ),
-            (
-                BlockPages {
-                    swapped: [1; 8],
-                    ..block(1)
-                },
-                "there and swapped out",
-            ),
-        ] {
-            assert!(
-                change.check().is_err_and(|said| said.contains(why)),
-                "{why}"
-            );
-        }
+        check(|of| of.block = 4096, "is not where");
+        check(|of| of.resident = [0; 8], "but not there");
+        check(|of| of.unknown = of.touched, "touched and unknown");
+        check(|of| of.swapped = [1; 8], "there and swapped out");
     }
 }

@@ -65,17 +65,17 @@ pub struct AgeBytes {
 impl AgeBytes {
     /// Returns the sum of all bytes.
     pub fn total(&self) -> u64 {
-        self.idle
-            .iter()
-            .fold(self.touched, |a, b| a.saturating_add(*b))
-            .saturating_add(self.unknown)
+        let known = self
+            .idle
+            .into_iter()
+            .fold(self.touched, u64::saturating_add);
+        known.saturating_add(self.unknown)
     }
 
     /// Returns the bytes idle for at least the time at this place in [`AGE_BOUNDS`].
     pub fn idle_from(&self, bound: usize) -> u64 {
-        self.idle[bound + 1..]
-            .iter()
-            .fold(0, |a, b| a.saturating_add(*b))
+        let idle = self.idle[bound + 1..].iter().copied();
+        idle.fold(0, u64::saturating_add)
     }
 
     /// Adds the bytes of `more`.
@@ -142,11 +142,9 @@ type Frame = [u8; 3];
 /// Number of frames that are tested together.
 const STRIDE: usize = 8;
 
-/// 512 frames.
 #[derive(Debug)]
 struct FrameBlock {
     frames: [Frame; PAGES_PER_BLOCK],
-    /// The last reported state of the block, and its start.
     reported: regions::ReportedState,
 }
 
@@ -273,7 +271,6 @@ impl FrameMap {
         sums
     }
 
-    /// Returns the existing blocks, by their first frames.
     fn blocks(&self) -> impl Iterator<Item = (u64, &FrameBlock)> {
         let gigabytes = self.gigabytes.iter().enumerate();
         let gigabytes = gigabytes.filter_map(|(at, blocks)| Some((at, blocks.as_ref()?)));
@@ -317,53 +314,34 @@ mod tests {
 
     #[test]
     fn each_frame_counts_once_whoever_maps_it() {
+        use MappedClass::{Anonymous, File, Shared};
+        let idle = |bound: usize| PageAge::idle_for(AGE_BOUNDS[bound]);
         let mut map = FrameMap::default();
         for round in 0..2 {
             map.clear();
             // Two pages of one process, one shared by two, and one that a process maps twice.
-            map.add(3, MappedClass::Anonymous, 1000, PageAge::Touched);
-            map.add(
-                3,
-                MappedClass::Anonymous,
-                1 << 20,
-                PageAge::idle_for(AGE_BOUNDS[1]),
-            );
-            map.add(3, MappedClass::File, 1001, PageAge::idle_for(AGE_BOUNDS[3]));
-            map.add(4, MappedClass::File, 1001, PageAge::idle_for(AGE_BOUNDS[0]));
-            map.add(4, MappedClass::Shared, 1002, PageAge::Unknown);
-            map.add(4, MappedClass::Shared, 1002, PageAge::Touched);
+            map.add(3, Anonymous, 1000, PageAge::Touched);
+            map.add(3, Anonymous, 1 << 20, idle(1));
+            map.add(3, File, 1001, idle(3));
+            map.add(4, File, 1001, idle(0));
+            map.add(4, Shared, 1002, PageAge::Unknown);
+            map.add(4, Shared, 1002, PageAge::Touched);
             assert!(map.is_mapped(1000) && !map.is_mapped(999) && !map.is_mapped(1 << 30));
             assert!(map.are_anonymous(1000..1001) && !map.are_anonymous(1000..1002));
             assert!(!map.are_anonymous(999..1001) && !map.are_anonymous(1 << 30..(1 << 30) + 64));
             let sums = map.sums(|frame| u32::from(frame >= 1 << 20));
-            let mut idle = [0; NR_AGES];
-            let touched = AgeBytes {
-                touched: PAGE,
-                ..AgeBytes::default()
+            let page = |age: PageAge| {
+                let mut bytes = AgeBytes::default();
+                bytes.add_page(age);
+                bytes
             };
-            assert_eq!(sums[&(Mapper::One(3), 0, MappedClass::Anonymous)], touched);
-            assert_eq!(sums[&(Mapper::One(4), 0, MappedClass::Shared)], touched);
-            idle[2] = PAGE;
-            let on_other = sums[&(Mapper::One(3), 1, MappedClass::Anonymous)];
-            assert_eq!(
-                on_other,
-                AgeBytes {
-                    idle,
-                    ..AgeBytes::default()
-                },
-                "round {round}"
-            );
-            idle = [0; NR_AGES];
-            idle[1] = PAGE;
-            let shared = sums[&(Mapper::Several, 0, MappedClass::File)];
-            assert_eq!(
-                shared,
-                AgeBytes {
-                    idle,
-                    ..AgeBytes::default()
-                }
-            );
-            assert_eq!(sums.len(), 4);
+            let wanted = BTreeMap::from([
+                ((Mapper::One(3), 0, Anonymous), page(PageAge::Touched)),
+                ((Mapper::One(3), 1, Anonymous), page(idle(1))),
+                ((Mapper::One(4), 0, Shared), page(PageAge::Touched)),
+                ((Mapper::Several, 0, File), page(idle(0))),
+            ]);
+            assert_eq!(sums, wanted, "round {round}");
         }
         map.clear();
         assert!(map.sums(|_| 0).is_empty());

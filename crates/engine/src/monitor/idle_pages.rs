@@ -78,9 +78,8 @@ impl IdlePages {
 
     /// Returns the mean age of `pages`, all of which must be in the set.
     pub fn mean_age(&self, pages: &Bitmap) -> Nanos {
-        let sum: u64 = bits::each(pages)
-            .map(|page| u64::from(self.ages[page]))
-            .sum();
+        let ages = bits::each(pages).map(|page| u64::from(self.ages[page]));
+        let sum: u64 = ages.sum();
         Nanos(sum * UNIT.0 / u64::from(bits::count(pages)).max(1))
     }
 
@@ -112,9 +111,7 @@ mod tests {
         assert_eq!(of_age(0, 1_000_000), 0xFF);
         let part = AddressRange::new(BLOCK_SIZE + PAGE_SIZE, BLOCK_SIZE + 3 * PAGE_SIZE);
         assert_eq!(idle.of_age(part, Nanos(0), Nanos(u64::MAX))[0], 0b110);
-        assert_eq!(
-            idle.mean_age(&[0b110, 0, 0, 0, 0, 0, 0, 0]),
-            Nanos(25_000_000_000)
-        );
+        let mean = idle.mean_age(&[0b110, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(mean, Nanos(25_000_000_000));
     }
 }

@@ -23,12 +23,21 @@ pub mod budget;
 pub mod by_page;
 pub mod frames;
 pub mod idle_pages;
-mod intervals;
 pub mod page_cache;
 pub mod page_scans;
 mod page_since;
 pub mod page_table;
 pub mod region;
-mod ticks;
 
-pub use intervals::Intervals;
+use crate::address::Nanos;
+
+/// The intervals in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intervals {
+    /// Time between two checks.
+    pub sample: Nanos,
+    /// Time over which checks are counted.
+    pub aggregation: Nanos,
+    /// Time between two updates of the mappings.
+    pub update: Nanos,
+}

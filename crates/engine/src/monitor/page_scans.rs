@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 use super::bits::{self, ALL, Bitmap, and, and_not, count, is_empty, or};
 use super::idle_pages::IdlePages;
-use super::page_since::PageSince;
-use super::ticks::{nanos_of, ticks};
+use super::page_since::{PageSince, nanos_of, ticks};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, block_of};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
@@ -41,7 +40,6 @@ pub struct PageScans {
     targets: BTreeMap<TargetId, BTreeMap<u64, Block>>,
 }
 
-/// The state of a block.
 #[derive(Debug)]
 struct Block {
     state: State,
@@ -201,7 +199,6 @@ mod tests {
 
     const TARGET: TargetId = TargetId(3);
 
-    /// Returns a wall-clock time.
     fn time(n: u64) -> Nanos {
         Nanos(1_795_525_045_354_631_477) + second(n)
     }
@@ -246,11 +243,8 @@ mod tests {
         }
         let pages = AddressRange::new(10 * 4096, 20 * 4096);
         scans.reset_age(TARGET, pages, time(9));
-        scans.reset_age(
-            TARGET,
-            AddressRange::new(BLOCK_SIZE, 2 * BLOCK_SIZE),
-            time(9),
-        );
+        let block = AddressRange::new(BLOCK_SIZE, 2 * BLOCK_SIZE);
+        scans.reset_age(TARGET, block, time(9));
         let seen = scan(&mut scans, 10, [mask_of(0..1), NONE]);
         let idle = &seen.idle_pages[0];
         let old = idle.of_age(idle.range(), second(5), Nanos(u64::MAX));

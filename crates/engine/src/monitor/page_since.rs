@@ -3,8 +3,19 @@
 //! kstaled and kidled (LWN 461461) count a page's idle scans in a byte. Here two bytes hold the time since which a page
 //! is idle. Idle pages therefore need no counting, and an age is exact to half a second for any interval.
 
-use crate::address::PAGES_PER_BLOCK;
+use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap, and_not, has};
+
+/// Ages are counted in ticks of 1/64 s from the start of monitoring: 776 days fit.
+const TICK: u64 = 1_000_000_000 / 64;
+
+pub(in crate::monitor) fn ticks(time: Nanos) -> u32 {
+    u32::try_from(time.0 / TICK).unwrap_or(u32::MAX)
+}
+
+pub(in crate::monitor) fn nanos_of(ticks: u32) -> Nanos {
+    Nanos(u64::from(ticks) * TICK)
+}
 
 /// Time since which each page has been seen untouched.
 #[derive(Clone, Debug)]
@@ -124,11 +135,8 @@ mod tests {
         let hour = 3600 * SECOND;
         for now in (0..40).map(|n| n * hour) {
             since.update(now, &mask_of(1..512), &ALL);
-            let age = (now - since.of(7, now)) / hour;
-            assert!(
-                age <= now / hour && age >= (now / hour).min(4),
-                "{now} {age}"
-            );
+            let (age, most) = ((now - since.of(7, now)) / hour, now / hour);
+            assert!((most.min(4)..=most).contains(&age), "{now} {age}");
             assert_eq!(since.of(0, now), now);
         }
         since.update(40 * hour, &NONE, &ALL);

@@ -18,14 +18,8 @@ impl Decimal {
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let mut groups = whole.split(',');
         let first = groups.next().unwrap_or_default();
-        let mut has_groups = false;
-        for group in groups {
-            has_groups = true;
-            if group.len() != 3 {
-                return None;
-            }
-        }
-        if has_groups && !(1..=3).contains(&first.len()) {
+        let has_groups = first.len() < whole.len();
+        if has_groups && !(1..=3).contains(&first.len()) || groups.any(|group| group.len() != 3) {
             return None;
         }
         let (mut digits, mut nr_digits) = (0_u128, 0_usize);
@@ -47,10 +41,8 @@ impl Decimal {
         // An exponent, but not the E of exbibytes.
         let exponent = text[end..].strip_prefix(['e', 'E']).map(|rest| {
             let digits = rest.trim_start_matches(['+', '-']);
-            let nr_digits = digits
-                .find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(digits.len());
-            (nr_digits, rest.len() - digits.len())
+            let after = digits.trim_start_matches(|c: char| c.is_ascii_digit());
+            (digits.len() - after.len(), rest.len() - digits.len())
         });
         if let Some((nr_digits @ 1.., nr_signs @ 0..=1)) = exponent {
             end += 1 + nr_signs + nr_digits;

@@ -5,7 +5,6 @@ use thiserror::Error;
 use super::{DAY, Decimal, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 use crate::address::Nanos;
 
-/// Names of each unit of time.
 const TIMES: [(&[&str], Nanos); 7] = [
     (&["ns", "nsec"], Nanos(1)),
     (&["us", "µs", "usec"], MICROSECOND),
@@ -181,9 +180,8 @@ fn time(text: &str, bare: Option<Nanos>) -> Result<Nanos, UnitError> {
         if unit.is_empty() && number.is_max() {
             return Ok(Nanos(u64::MAX));
         }
-        let part = number
-            .times(factor.0)
-            .and_then(|(n, _)| u64::try_from(n).ok());
+        let part = number.times(factor.0);
+        let part = part.and_then(|(n, _)| u64::try_from(n).ok());
         let sum = part.and_then(|part| total.checked_add(part));
         total = sum.ok_or_else(|| reading.fault(UnitError::TooLarge))?;
     }
@@ -246,9 +244,8 @@ fn size_unit(unit: &str) -> Option<u64> {
 
 fn time_unit(unit: &str) -> Option<Nanos> {
     let unit = unit.to_lowercase();
-    let found = TIMES
-        .iter()
-        .find(|(names, _)| names.contains(&unit.as_str()));
+    let mut times = TIMES.iter();
+    let found = times.find(|(names, _)| names.contains(&unit.as_str()));
     found.map(|(_, nanos)| *nanos)
 }
 

@@ -55,11 +55,8 @@ impl<A: FnMut(&Sample) -> Touch> Driver<A> {
 
     /// Returns the only target's snapshot after `nr` intervals.
     fn snapshot_after(&mut self, nr: usize) -> Snapshot {
-        (0..nr)
-            .map(|_| self.snapshots())
-            .last()
-            .expect("nr > 0")
-            .remove(0)
+        let last = (0..nr).map(|_| self.snapshots()).last();
+        last.expect("nr > 0").remove(0)
     }
 }
 
@@ -125,11 +122,8 @@ fn unknown_is_not_cold() {
         driver.tick(Vec::new(), &[]);
     }
     assert_eq!(picture(&driver.plan.snapshots[0]), "[0,1000)=?@1");
-    assert_eq!(
-        picture(&driver.snapshot_after(1)),
-        "[0,1000)=20@2",
-        "and the age is kept"
-    );
+    // The age is kept.
+    assert_eq!(picture(&driver.snapshot_after(1)), "[0,1000)=20@2");
 }
 
 #[test]
@@ -181,25 +175,19 @@ fn mappings_are_asked_for_every_update_interval() {
 
 #[test]
 fn an_intervals_goal_stretches_the_intervals_where_all_is_idle() {
-    let goal = Some(IntervalsGoal::default());
     let attributes = Attributes {
-        intervals_goal: goal,
+        intervals_goal: Some(IntervalsGoal::default()),
         ..Attributes::default()
     };
     let mut driver = Driver::new(attributes, always(Touch::Idle));
     driver.watch(0, 0..1000);
     let age = driver.snapshot_after(3).regions[0].age_ns;
-    assert_eq!(driver.engine.intervals().sample, Nanos::from_millis(10));
-    assert_eq!(
-        driver.engine.intervals().aggregation,
-        Nanos::from_millis(200)
-    );
+    let intervals = driver.engine.intervals();
+    assert_eq!(intervals.sample, Nanos::from_millis(10));
+    assert_eq!(intervals.aggregation, Nanos::from_millis(200));
     let region = driver.snapshot_after(1).regions[0];
-    assert_eq!(
-        region.age,
-        1 + 3 / 2,
-        "ages count in the intervals in force"
-    );
+    // Ages count in the intervals in force.
+    assert_eq!(region.age, 1 + 3 / 2);
     assert_eq!(region.age_ns, age + Nanos::from_millis(200));
 }
 

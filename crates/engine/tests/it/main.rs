@@ -3,4 +3,3 @@
 mod engine;
 mod properties;
 mod workload;
-mod world;

@@ -104,11 +104,8 @@ fn check_regions(engine: &Engine, attributes: &Attributes) {
         assert_eq!(regions.next(), None, "a region outside of {ranges:?}");
     }
     let most = (attributes.max_nr_regions as usize).max(nr_ranges);
-    assert!(
-        engine.nr_regions() <= most,
-        "{} regions, {most} allowed",
-        engine.nr_regions()
-    );
+    let nr = engine.nr_regions();
+    assert!(nr <= most, "{nr} regions, {most} allowed");
 }
 
 fn check_plan(engine: &Engine, plan: &Plan) {
@@ -123,18 +120,12 @@ fn check_plan(engine: &Engine, plan: &Plan) {
     assert_eq!(samples.next(), None);
     for snapshot in &plan.snapshots {
         assert!(snapshot.start < snapshot.end);
-        assert!(
-            snapshot
-                .regions
-                .is_sorted_by(|a, b| a.range.end <= b.range.start)
-        );
-        for region in &snapshot.regions {
-            if let Some(nr) = region.nr_accesses {
-                assert!(
-                    (0.0..=snapshot.nr_samples as f32).contains(&nr),
-                    "{region:?}"
-                );
-            }
+        let regions = &snapshot.regions;
+        assert!(regions.is_sorted_by(|a, b| a.range.end <= b.range.start));
+        let most = snapshot.nr_samples as f32;
+        for region in regions {
+            let nr = region.nr_accesses.unwrap_or(0.0);
+            assert!((0.0..=most).contains(&nr), "{region:?}");
         }
     }
 }
@@ -170,18 +161,14 @@ fn another_seed_gives_other_samples() {
     let run = |seed: u64| {
         let mut samples: Vec<u64> = Vec::new();
         let events = [ranges.clone(), Event::Nothing];
-        drive(
-            Attributes {
-                seed,
-                ..Attributes::default()
-            },
-            &events,
-            |_, plan| {
-                samples.extend(plan.samples.iter().map(|s| s.address));
-            },
-        );
+        let attributes = Attributes {
+            seed,
+            ..Attributes::default()
+        };
+        drive(attributes, &events, |_, plan| {
+            samples.extend(plan.samples.iter().map(|s| s.address));
+        });
         samples
     };
-    assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }

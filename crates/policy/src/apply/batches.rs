@@ -12,7 +12,6 @@ use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
 use isotherm_engine::address::{AddressRange, BLOCK_SIZE, Nanos};
 
-/// Upper bound of one batch in bytes.
 const BATCH_MAX: u64 = 64 << 20;
 /// Upper bound of a batch in bytes while little of the memory is resident: all of the next batch may be.
 const SPARSE_MAX: u64 = 16 << 20;
@@ -80,9 +79,8 @@ impl Executed {
 
     /// Returns the total time.
     pub fn took(&self) -> Nanos {
-        self.outcomes
-            .iter()
-            .fold(Nanos(0), |sum, one| sum + one.took)
+        let outcomes = self.outcomes.iter();
+        outcomes.fold(Nanos(0), |sum, one| sum + one.took)
     }
 }
 
@@ -134,7 +132,7 @@ pub fn execute<E>(
     Ok(Executed { done, outcomes })
 }
 
-/// A plan in execution.
+#[derive(Default)]
 struct Batches<'a> {
     plan: &'a [Operation],
     /// Index of the next operation; `taken` is the number of its bytes that have been taken already.
@@ -145,7 +143,6 @@ struct Batches<'a> {
     parts: Vec<AddressRange>,
     done: Vec<Operation>,
     outcomes: Vec<Outcome>,
-    /// Index of the last operation in `done`.
     last_done: Option<usize>,
 }
 
@@ -153,17 +150,10 @@ impl<'a> Batches<'a> {
     fn new(plan: &'a [Operation]) -> Self {
         Self {
             plan,
-            next: 0,
-            taken: 0,
-            in_hand: Vec::new(),
-            parts: Vec::new(),
-            done: Vec::new(),
-            outcomes: Vec::new(),
-            last_done: None,
+            ..Self::default()
         }
     }
 
-    /// Returns the action of the next operation.
     fn next_action(&self) -> Option<Action> {
         Some(self.plan.get(self.next)?.action)
     }
@@ -217,7 +207,6 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// Adds the outcomes of the last batch.
     fn done(&mut self, outcomes: &[Outcome]) {
         assert_eq!(self.in_hand.len(), outcomes.len(), "an outcome for each");
         for ((&which, part), outcome) in self.in_hand.iter().zip(&self.parts).zip(outcomes) {
@@ -306,10 +295,8 @@ mod tests {
             operation(Action::Pageout, 1, 12),
             operation(Action::Pageout, 20, 23),
         ];
-        assert_eq!(
-            batches(&plan, 5 * MIB),
-            [vec![(1, 6)], vec![(6, 10)], vec![(10, 12), (20, 23)]]
-        );
+        let wanted = [vec![(1, 6)], vec![(6, 10)], vec![(10, 12), (20, 23)]];
+        assert_eq!(batches(&plan, 5 * MIB), wanted);
     }
 
     #[test]
@@ -325,14 +312,9 @@ mod tests {
             operation(Action::Stat, 100, 200),
             operation(Action::Pageout, 200, 203),
         ];
-        assert_eq!(
-            batches(&plan, 2 * MIB),
-            [
-                vec![(0, 100), (100, 200)],
-                vec![(200, 202)],
-                vec![(202, 203)]
-            ]
-        );
+        let counted = vec![(0, 100), (100, 200)];
+        let wanted = [counted, vec![(200, 202)], vec![(202, 203)]];
+        assert_eq!(batches(&plan, 2 * MIB), wanted);
     }
 
     /// Executes `plan` in steps; each page where `is_there` takes `ns`. Returns the time and the memory of each step.
@@ -355,13 +337,8 @@ mod tests {
                 }));
                 Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let executed = execute(
-                &mut rest,
-                (&mut guard, Pool::Processes),
-                (&mut pace, STEP),
-                act,
-            );
-            let executed = executed.expect("never fails");
+            let (guard, pace) = ((&mut guard, Pool::Processes), (&mut pace, STEP));
+            let executed = execute(&mut rest, guard, pace, act).expect("never fails");
             let done = executed.done.iter().map(|operation| operation.bytes);
             steps.push((executed.took(), done.sum()));
         }
@@ -379,19 +356,16 @@ mod tests {
             let block = Nanos(512 * ns + 10_000);
             assert!(longest <= STEP + block, "{ns} ns: {longest:?}");
             let shortest = steps[1..steps.len() - 1].iter().map(|step| step.0).min();
-            assert!(
-                shortest >= Some(Nanos::from_millis(25)),
-                "{ns} ns: {shortest:?}"
-            );
+            let is_long = shortest >= Some(Nanos::from_millis(25));
+            assert!(is_long, "{ns} ns: {shortest:?}");
         }
     }
 
     #[test]
     fn what_is_not_there_is_passed_quickly() {
         let plan = [operation(Action::Pageout, 0, 40_000)];
-        let steps = steps(&plan, 10_000, |address| {
-            (address / MIB).is_multiple_of(1000)
-        });
+        let is_there = |address: u64| (address / MIB).is_multiple_of(1000);
+        let steps = steps(&plan, 10_000, is_there);
         assert!(steps.len() < 30, "{} steps", steps.len());
         let longest = steps.iter().map(|step| step.0).max().expect("steps");
         assert!(longest < Nanos::from_millis(80), "{longest:?}");

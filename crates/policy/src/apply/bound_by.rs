@@ -99,7 +99,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns a context with a plan that is unfinished.
     fn pending(limits: GuardLimits) -> Context {
         let scheme = Scheme::new(AccessPattern::ANY, Action::Pageout);
         let mut context = Context::new(vec![scheme], limits, false).expect("a valid scheme");
@@ -115,10 +114,8 @@ mod tests {
         let free = ActMeter::new(None);
         let mut context = pending(GuardLimits::default());
         assert_eq!(context.bound_by(&free), BoundBy::Speed);
-        assert_eq!(
-            context.bound_by(&ActMeter::new(Some(0.0))),
-            BoundBy::CpuBudget
-        );
+        let none = ActMeter::new(Some(0.0));
+        assert_eq!(context.bound_by(&none), BoundBy::CpuBudget);
         context.clear_pending();
         assert_eq!(context.bound_by(&free), BoundBy::Memory);
         context.set_paused(true);
@@ -127,8 +124,7 @@ mod tests {
             max_refaults_per_s: Some(1.0),
             ..GuardLimits::default()
         });
-        let before_any_signal = context.bound_by(&free);
-        assert_eq!(before_any_signal, BoundBy::Guard);
+        assert_eq!(context.bound_by(&free), BoundBy::Guard, "no signal yet");
         let signals = GuardSignals {
             refaults_per_s: Some(0.0),
             ..GuardSignals::default()

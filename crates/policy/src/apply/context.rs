@@ -50,14 +50,13 @@ pub trait Platform: Actuator {
         false
     }
 
-    /// Passes the number of resident pages of each of `blocks` to `look`; none for a target that has exited.
+    /// Passes the number of resident pages of each block to a closure; none for a target that has exited.
     fn present(
         &mut self,
-        target: TargetId,
-        blocks: &[u64],
-        look: impl FnMut(u64, u32),
+        _target: TargetId,
+        _blocks: &[u64],
+        _look: impl FnMut(u64, u32),
     ) -> Result<(), Self::Error> {
-        let _ = (target, blocks, look);
         Ok(())
     }
 
@@ -66,23 +65,20 @@ pub trait Platform: Actuator {
         false
     }
 
-    /// Passes the state of each of `blocks` to `look`, with its unused pages if it `is_read`. It passes none for a
+    /// Passes the state of each block to a closure, with its unused pages if it is to be read. It passes none for a
     /// target that has exited.
     fn block_uses(
         &mut self,
-        target: TargetId,
-        blocks: &[u64],
-        is_read: bool,
-        look: impl FnMut(BlockUse),
+        _target: TargetId,
+        _blocks: &[u64],
+        _is_read: bool,
+        _look: impl FnMut(BlockUse),
     ) -> Result<(), Self::Error> {
-        let _ = (target, blocks, is_read, look);
         Ok(())
     }
 
-    /// Notes that `bytes` of `target` were paged out.
-    fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
-        let _ = (target, bytes);
-    }
+    /// Notes that bytes of a target were paged out.
+    fn note_paged_out(&mut self, _target: TargetId, _bytes: u64) {}
 }
 
 /// Schemes of a context, with their guard and their plans.
@@ -162,7 +158,7 @@ impl Context {
 
     /// Limits the waste of huge pages that schemes make to this share of the targets' memory; `None`: no limit.
     pub fn set_max_waste(&mut self, max_waste: Option<f64>) {
-        self.huge.set(max_waste);
+        self.huge.max_waste = max_waste;
     }
 
     /// Returns the state of the huge pages that were made under a limit on their waste.
@@ -212,9 +208,9 @@ impl Context {
 
     /// Drops unfinished plans.
     pub fn clear_pending(&mut self) {
-        self.queues
-            .iter_mut()
-            .for_each(|queue| queue.pending.clear());
+        for queue in &mut self.queues {
+            queue.pending.clear();
+        }
     }
 
     /// Returns the targets of unfinished plans.

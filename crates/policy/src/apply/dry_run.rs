@@ -18,14 +18,12 @@ use std::collections::BTreeMap;
 use crate::port::Operation;
 use crate::scheme::Action;
 use isotherm_engine::address::{AddressRange, block_of};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::Bitmap;
-use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::monitor::bits::{self, Bitmap};
+use isotherm_engine::snapshot::{Snapshot, TargetId};
 
 /// Target, and the scheme of the action. `None` stands for all schemes that page out, since a page leaves once.
 type Key = (TargetId, Option<usize>);
 
-/// Memory that an action was assumed to be applied to.
 #[derive(Clone, Debug, Default)]
 struct Applied {
     /// Ranges in address order that do not touch each other.
@@ -85,11 +83,9 @@ impl DryRun {
 
     /// Returns the bytes that would be paged out now.
     pub fn paged_out(&self) -> u64 {
-        let keys = self
-            .applied
-            .iter()
-            .filter(|((_, scheme), _)| scheme.is_none());
-        keys.map(|(_, applied)| applied.bytes).sum()
+        let applied = self.applied.iter();
+        let paged_out = applied.filter(|((_, scheme), _)| scheme.is_none());
+        paged_out.map(|(_, applied)| applied.bytes).sum()
     }
 
     /// Forgets a target that exited.
@@ -129,15 +125,13 @@ impl Applied {
         let range = operation.range;
         let Some(pages) = &operation.pages else {
             self.ranges.push(range);
-            for (block, taken) in blocks_in_mut(&mut self.pages, range) {
+            for (block, taken) in self.pages.range_mut(block_of(range.start)..range.end) {
                 *taken = bits::and_not(taken, &bits::mask(*block, range));
             }
             return;
         };
-        let taken = self
-            .pages
-            .entry(block_of(range.start))
-            .or_insert(bits::NONE);
+        let taken = self.pages.entry(block_of(range.start));
+        let taken = taken.or_insert(bits::NONE);
         *taken = bits::or(taken, pages);
     }
 
@@ -147,19 +141,14 @@ impl Applied {
         let mut bytes = 0u64;
         let mut next = 0;
         for region in &snapshot.regions {
-            while self
-                .ranges
-                .get(next)
-                .is_some_and(|r| r.end <= region.range.start)
-            {
-                next += 1;
-            }
-            let over: Vec<AddressRange> = self.ranges[next..]
-                .iter()
-                .map_while(|r| (r.start < region.range.end).then(|| r.intersection(region.range)))
-                .flatten()
-                .collect();
-            let is_back = self.idle_only && is_touched(region);
+            let rest = &self.ranges[next..];
+            next += rest.partition_point(|r| r.end <= region.range.start);
+            let over = self.ranges[next..].iter();
+            let over = over.take_while(|r| r.start < region.range.end);
+            let over: Vec<AddressRange> =
+                over.filter_map(|r| r.intersection(region.range)).collect();
+            let is_touched = region.nr_accesses.is_some_and(|n| n > 0.0);
+            let is_back = self.idle_only && is_touched;
             self.observe_pages(snapshot, region.range, (&over, is_back), &mut pages);
             if is_back {
                 continue;
@@ -223,18 +212,6 @@ fn blocks_in(
     pages.range(block_of(range.start)..range.end)
 }
 
-fn blocks_in_mut(
-    pages: &mut BTreeMap<u64, Bitmap>,
-    range: AddressRange,
-) -> impl Iterator<Item = (&u64, &mut Bitmap)> {
-    pages.range_mut(block_of(range.start)..range.end)
-}
-
-/// Returns whether any of a region was touched in the interval.
-fn is_touched(region: &RegionSnapshot) -> bool {
-    region.nr_accesses.is_some_and(|n| n > 0.0)
-}
-
 /// Returns the parts of `range` that no range of `taken`, in address order, covers.
 fn gaps(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
     let mut gaps = Vec::new();
@@ -253,7 +230,7 @@ mod tests {
     use super::*;
     use isotherm_engine::address::Nanos;
     use isotherm_engine::monitor::idle_pages::IdlePages;
-    use isotherm_engine::snapshot::RegionMemory;
+    use isotherm_engine::snapshot::{RegionMemory, RegionSnapshot};
 
     const PAGE: u64 = 4096;
 
@@ -279,10 +256,7 @@ mod tests {
                 nr_accesses,
                 age: 9,
                 age_ns: Nanos(9),
-                memory: Some(RegionMemory {
-                    resident: range.len() / 2,
-                    ..RegionMemory::default()
-                }),
+                memory: Some(RegionMemory::resident(range.len() / 2)),
             }
         };
         Snapshot {
@@ -332,10 +306,8 @@ mod tests {
     fn a_page_leaves_once_whatever_schemes_say() {
         let mut dry = DryRun::default();
         dry.assume(&[operation(0, Action::Pageout, (0, 8))]);
-        assert!(
-            dry.fresh(&[operation(1, Action::Pageout, (2, 4))])
-                .is_empty()
-        );
+        let same = operation(1, Action::Pageout, (2, 4));
+        assert_eq!(dry.fresh(&[same]), []);
         let other = [operation(1, Action::Cold, (2, 4))];
         assert_eq!(dry.fresh(&other), other);
         // Counting is no action, and is repeated as DAMON repeats it.
@@ -379,10 +351,8 @@ mod tests {
     #[test]
     fn gaps_are_what_is_left() {
         let taken = [range(2, 4), range(6, 8)];
-        assert_eq!(
-            gaps(range(0, 10), &taken),
-            [range(0, 2), range(4, 6), range(8, 10)]
-        );
+        let wanted = [range(0, 2), range(4, 6), range(8, 10)];
+        assert_eq!(gaps(range(0, 10), &taken), wanted);
         assert_eq!(gaps(range(3, 7), &taken), [range(4, 6)]);
         assert_eq!(gaps(range(2, 4), &taken), []);
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::Platform;
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
-use crate::scheme::huge::{BlockUse, Candidate, WasteStatus, bytes, fitting, rank};
-use isotherm_engine::address::{AddressRange, BLOCK_SIZE, block_of};
+use crate::scheme::huge::{BlockUse, Candidate, WasteStatus, fitting, rank};
+use isotherm_engine::address::{AddressRange, BLOCK_SIZE, PAGE_SIZE, block_of};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::snapshot::{Snapshot, TargetId};
 
@@ -25,11 +25,10 @@ const READ_PER_PLAN: usize = 16;
 /// Result of narrowing a plan: the operations to execute, and those that are not, with their outcomes.
 pub(super) type Narrowed = (Vec<Operation>, Vec<(Operation, Outcome)>);
 
-/// Limit on the waste of huge pages.
 #[derive(Debug, Default)]
 pub(super) struct HugeBound {
     /// Share of the targets' memory; `None`: no limit.
-    max_waste: Option<f64>,
+    pub(super) max_waste: Option<f64>,
     /// Resident bytes of each target in its last snapshot.
     resident: BTreeMap<TargetId, u64>,
     /// Blocks selected to become huge, with the number of pages that were added or are still unused.
@@ -40,10 +39,6 @@ pub(super) struct HugeBound {
 }
 
 impl HugeBound {
-    pub(super) fn set(&mut self, max_waste: Option<f64>) {
-        self.max_waste = max_waste;
-    }
-
     /// Returns the state; `None` without a limit, or before any block was selected.
     pub(super) fn status(&self) -> Option<WasteStatus> {
         (self.status.max_share > 0.0 || self.status.huge > 0).then_some(self.status)
@@ -64,10 +59,8 @@ impl HugeBound {
         let Some(max_waste) = self.max_waste.filter(|_| world.knows_blocks()) else {
             return Ok((plan, Vec::new()));
         };
-        for snapshot in snapshots {
-            let resident = snapshot.totals().resident;
-            self.resident.insert(snapshot.target, resident);
-        }
+        let resident = |snapshot: &Snapshot| (snapshot.target, snapshot.totals().resident);
+        self.resident.extend(snapshots.iter().map(resident));
         if !plan.iter().any(makes_huge) && self.made.is_empty() {
             return Ok((plan, Vec::new()));
         }
@@ -77,23 +70,18 @@ impl HugeBound {
             let of_target = look_at(snapshot, &plan, world)?;
             blocks.insert(snapshot.target, of_target);
         }
-        let mut candidates: Vec<Candidate> = blocks
-            .values()
-            .flat_map(|of_target| of_target.values())
-            .filter(|found| !found.now.is_huge)
-            .map(|found| found.candidate)
-            .collect();
+        let small = { blocks.values().flatten() }.filter(|(_, found)| !found.now.is_huge);
+        let mut candidates: Vec<Candidate> = small.map(|(_, found)| found.candidate).collect();
         rank(&mut candidates);
         let resident: u64 = self.resident.values().sum();
         let max = (resident as f64 * max_waste) as u64;
         let wasted: u64 = self.made.values().map(|waste| u64::from(*waste)).sum();
-        let room = (max / bytes(1)).saturating_sub(wasted);
+        let room = (max / PAGE_SIZE).saturating_sub(wasted);
         let mut chosen: BTreeMap<TargetId, BTreeSet<u64>> = BTreeMap::new();
         for candidate in fitting(&candidates, room) {
-            let of_target = chosen.entry(candidate.target).or_default();
-            of_target.insert(candidate.block);
-            self.made
-                .insert((candidate.target, candidate.block), candidate.waste);
+            let key = (candidate.target, candidate.block);
+            chosen.entry(key.0).or_default().insert(key.1);
+            self.made.insert(key, candidate.waste);
         }
         let nr_chosen: usize = chosen.values().map(BTreeSet::len).sum();
         self.status = WasteStatus {
@@ -138,14 +126,13 @@ impl HugeBound {
         if let Some((target, block)) = turn.last() {
             self.next_read = (*target, block + 1);
         }
-        let wasted = self.made.values().map(|waste| u64::from(*waste)).sum();
+        let wasted: u64 = self.made.values().map(|waste| u64::from(*waste)).sum();
         self.status.huge = self.made.len() as u64 * BLOCK_SIZE;
-        self.status.wasted = bytes(wasted);
+        self.status.wasted = wasted * PAGE_SIZE;
         Ok(())
     }
 }
 
-/// A block of a plan.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     now: BlockUse,
@@ -195,7 +182,6 @@ fn look_at<W: Platform>(
     Ok(blocks)
 }
 
-/// Returns the blocks that overlap `range`.
 fn blocks_of(range: AddressRange) -> impl Iterator<Item = u64> {
     let first = block_of(range.start);
     (first..range.end).step_by(BLOCK_SIZE as usize)

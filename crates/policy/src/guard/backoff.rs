@@ -26,7 +26,6 @@ const LOWER_EVERY: Nanos = Nanos::from_millis(60_000);
 /// Largest exponent. A scheme of 5 s then asks for five minutes.
 const MOST: u32 = 6;
 
-/// The factor, and the sums that it follows from.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Backoff {
     /// Binary logarithm of the factor.
@@ -54,7 +53,6 @@ impl Backoff {
         }
     }
 
-    /// Returns the factor for least ages.
     pub(super) fn factor(&self) -> u32 {
         1 << self.exponent
     }

@@ -44,12 +44,10 @@ pub struct PoolStatus {
     pub until: Option<Nanos>,
 }
 
-/// The rate of one pool.
 #[derive(Clone, Debug)]
 pub(super) struct Rate {
     /// Share of the pool's memory per second.
     share_per_s: f64,
-    /// Bytes of the pool.
     bytes: u64,
     /// Bytes that may be acted on before the next observation.
     available: f64,
@@ -121,7 +119,6 @@ impl Rate {
         self.available = debt + self.share_per_s * bytes as f64 * elapsed.clamp(0.0, 5.0);
     }
 
-    /// Returns the bytes that may be acted on.
     pub(super) fn available(&self) -> u64 {
         if self.is_held() {
             0
@@ -140,7 +137,6 @@ impl Rate {
         self.closed_until.is_some()
     }
 
-    /// Returns the pool's state.
     pub(super) fn status(&self) -> PoolStatus {
         PoolStatus {
             is_open: !self.is_held(),

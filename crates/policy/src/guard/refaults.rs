@@ -30,16 +30,13 @@ const HALVE_AFTER_MIN: Nanos = Nanos::from_millis(600_000);
 /// Least number of pages read back that make a refault.
 const RETURNED_MIN: u32 = 16;
 
-/// State of a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// Pages that stayed in memory when the block was paged out; `None`: it was not paged out since its last refault.
     left: Option<u32>,
     /// Time for which it must be untouched.
     min_age: Nanos,
-    /// Time of the last access seen.
     touched: Nanos,
-    /// Time of the last change of `min_age`.
     changed: Nanos,
 }
 
@@ -184,13 +181,9 @@ mod tests {
     }
 
     fn snapshot(now: u64, is_accessed: bool) -> Snapshot {
-        let region = RegionSnapshot {
-            range: AddressRange::new(0, 100 * BLOCK_SIZE),
-            nr_accesses: Some(if is_accessed { 1.0 } else { 0.0 }),
-            age: 0,
-            age_ns: Nanos(0),
-            memory: None,
-        };
+        let nr_accesses = if is_accessed { 1.0 } else { 0.0 };
+        let range = AddressRange::new(0, 100 * BLOCK_SIZE);
+        let region = RegionSnapshot::new(range, Some(nr_accesses));
         Snapshot {
             target: TARGET,
             end: second(now),
@@ -258,19 +251,11 @@ mod tests {
         let mut history = RefaultHistory::default();
         history.paged_out(TARGET, 0, 0);
         history.found(second(1), TARGET, 0, 512);
-        let cold = Operation {
-            action: Action::Cold,
-            ..operation(0, 1)
-        };
-        let other = Operation {
-            target: TargetId(1),
-            ..operation(0, 1)
-        };
-        let hot = Operation {
-            idle_only: false,
-            ..operation(0, 1)
-        };
-        let (fine, kept) = history.sift(second(2), vec![cold, other, hot, operation(0, 1)]);
+        let mut plan = vec![operation(0, 1); 4];
+        plan[0].action = Action::Cold;
+        plan[1].target = TargetId(1);
+        plan[2].idle_only = false;
+        let (fine, kept) = history.sift(second(2), plan);
         assert_eq!((fine.len(), kept.len()), (3, 1));
         history.forget(TARGET);
         assert!(history.sift(second(2), vec![operation(0, 1)]).1.is_empty());

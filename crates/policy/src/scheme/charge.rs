@@ -57,8 +57,8 @@ pub(super) struct Charge {
     /// Bytes charged in all earlier windows.
     total_bytes: u64,
     total_time: Nanos,
-    /// Place before which memory has had its turn.
-    resume: Option<Place>,
+    /// Place before which memory has had its turn; the next window resumes there.
+    pub(super) resume: Option<Place>,
     /// First place in this window for which less than a page was left.
     stopped: Option<Place>,
 }
@@ -106,9 +106,8 @@ impl Charge {
 
     /// Follows a changed quota within the window, without tuning. The kernel waits for the next window.
     pub(super) fn retune(&mut self, quota: &Quota) {
-        self.state
-            .goals
-            .resize(quota.goals.len(), GoalState::default());
+        let goals = &mut self.state.goals;
+        goals.resize(quota.goals.len(), GoalState::default());
         if !quota.is_limited() {
             self.lift();
         } else if self.state.window_start.is_some() {
@@ -117,13 +116,11 @@ impl Charge {
     }
 
     fn lift(&mut self) {
-        self.state.effective = None;
-        self.state.charged = 0;
-        self.reserved = 0;
-        self.state.min_score = 0;
-        self.state.window_start = None;
-        self.resume = None;
-        self.stopped = None;
+        self.state = QuotaState {
+            goals: std::mem::take(&mut self.state.goals),
+            ..QuotaState::default()
+        };
+        (self.reserved, self.resume, self.stopped) = (0, None, None);
     }
 
     fn set_effective(&mut self, quota: &Quota) {
@@ -157,9 +154,8 @@ impl Charge {
 
     /// Returns the bytes that the window has left; `None` without a limit.
     pub(super) fn available(&self) -> Option<u64> {
-        self.state
-            .effective
-            .map(|effective| effective.saturating_sub(self.state.charged))
+        let effective = self.state.effective?;
+        Some(effective.saturating_sub(self.state.charged))
     }
 
     /// Takes `bytes` up to `end` from what is left.
@@ -195,15 +191,6 @@ impl Charge {
         self.reserved -= reserved;
         let charge = charge_of(fail_charge, bytes, applied);
         self.state.charged = (self.state.charged - reserved).saturating_add(charge);
-    }
-
-    /// Returns the place at which the next window resumes; `None`: at the first.
-    pub(super) fn resume(&self) -> Option<Place> {
-        self.resume
-    }
-
-    pub(super) fn forget_resume(&mut self) {
-        self.resume = None;
     }
 }
 

@@ -43,7 +43,6 @@ pub enum SchemeFault {
     Watermarks(u32, u32, u32),
 }
 
-/// Checks every scheme.
 pub(super) fn check(schemes: &[Scheme]) -> Result<(), SchemeError> {
     for (index, scheme) in schemes.iter().enumerate() {
         check_one(scheme).map_err(|fault| SchemeError {
@@ -69,11 +68,8 @@ fn check_one(scheme: &Scheme) -> Result<(), SchemeFault> {
     if let Some(goal) = goals.iter().position(|goal| goal.target_value == 0) {
         return Err(SchemeFault::NoTargetValue(goal));
     }
-    if scheme
-        .quota
-        .fail_charge
-        .is_some_and(|charge| charge.denominator == 0)
-    {
+    let fail_charge = scheme.quota.fail_charge;
+    if fail_charge.is_some_and(|charge| charge.denominator == 0) {
         return Err(SchemeFault::NoDenominator);
     }
     match scheme.watermarks {

@@ -46,8 +46,6 @@ use isotherm_engine::snapshot::{Snapshot, TargetId};
 /// // Execute its operations; there is an outcome for each.
 /// engine.done(&plan, &outcomes);
 /// ```
-///
-/// `tests/it/examples.rs` runs this.
 #[derive(Clone, Debug)]
 pub struct SchemeEngine {
     pub(super) states: Vec<State>,
@@ -80,8 +78,10 @@ impl SchemeEngine {
     /// Returns an engine for `schemes`; each region is offered to them in their order.
     pub fn new(schemes: Vec<Scheme>) -> Result<Self, SchemeError> {
         check(&schemes)?;
+        let schemes = schemes.into_iter().enumerate();
+        let states = schemes.map(|(index, scheme)| State::new(index, scheme));
         Ok(Self {
-            states: schemes.into_iter().map(State::new).collect(),
+            states: states.collect(),
             is_paused: false,
         })
     }
@@ -105,14 +105,14 @@ impl SchemeEngine {
             return Vec::new();
         }
         let mut live = Vec::new();
-        for (index, state) in self.states.iter_mut().enumerate() {
+        for state in &mut self.states {
             let is_due = state.take_turn(now, began);
             if is_due && state.watermark.is_open && !state.is_finished() {
                 if state.scheme.action.is_reclaim() {
                     state.filters.leave_alone(&system.left_alone);
                 }
-                state.begin(index, now, snapshots, system);
-                live.push((index, state));
+                state.begin(now, snapshots, system);
+                live.push(state);
             }
         }
         if live.is_empty() {
@@ -213,13 +213,13 @@ impl SchemeEngine {
         is_tuned: impl Fn(&State) -> bool,
     ) -> Vec<Metric> {
         let mut metrics = Vec::new();
-        for (index, state) in self.states.iter().enumerate() {
+        for state in &self.states {
             if state.scheme.watermarks.is_some() && is_checked(state) {
                 metrics.push(Metric::FreeMem);
             }
             if is_tuned(state) {
                 let goals = &state.scheme.quota.goals;
-                metrics.extend(goals.iter().flat_map(|goal| metrics_of(goal, index)));
+                metrics.extend(goals.iter().flat_map(|goal| metrics_of(goal, state.index)));
             }
         }
         metrics.sort_unstable();
@@ -282,7 +282,7 @@ impl SchemeEngine {
         for (index, scheme) in schemes.into_iter().enumerate() {
             match self.states.get_mut(index) {
                 Some(state) => state.adopt(scheme),
-                None => self.states.push(State::new(scheme)),
+                None => self.states.push(State::new(index, scheme)),
             }
         }
         Ok(())

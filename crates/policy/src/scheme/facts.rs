@@ -56,7 +56,6 @@ pub struct SystemFacts {
     pub least_age: BTreeMap<TargetId, Nanos>,
 }
 
-/// Demands on ages beyond those of schemes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     /// Least age of memory for schemes about idle memory.
@@ -127,29 +126,21 @@ impl SystemFacts {
 
     /// Returns the value of a goal's metric. For `some_mem_psi_us`, which is a difference, it returns the total.
     pub(super) fn value(&self, goal: &Goal, scheme: usize) -> Option<u64> {
-        let node = |node: &u32| self.nodes.get(node).filter(|memory| memory.total > 0);
-        let memcg = |node: &u32, path: &String| self.node_memcg_used.get(&(*node, path.clone()));
-        match &goal.metric {
+        let metric = &goal.metric;
+        let node = metric.node().and_then(|node| self.nodes.get(&node));
+        let node = node.filter(|memory| memory.total > 0);
+        let of_node = |bytes: u64| Some(ten_thousandths(bytes, node?.total));
+        let memcg = || {
+            let key = (metric.node()?, metric.memcg_path()?.to_owned());
+            self.node_memcg_used.get(&key).copied()
+        };
+        match metric {
             GoalMetric::UserInput => Some(goal.current_value),
             GoalMetric::SomeMemPsiUs => self.some_mem_psi_total_us,
-            GoalMetric::NodeMemUsedBp { node: id } => {
-                node(id).map(|m| ten_thousandths(m.total.saturating_sub(m.free), m.total))
-            }
-            GoalMetric::NodeMemFreeBp { node: id } => {
-                node(id).map(|m| ten_thousandths(m.free, m.total))
-            }
-            GoalMetric::NodeMemcgUsedBp {
-                node: id,
-                memcg_path,
-            } => Some(ten_thousandths(*memcg(id, memcg_path)?, node(id)?.total)),
-            GoalMetric::NodeMemcgFreeBp {
-                node: id,
-                memcg_path,
-            } => {
-                let total = node(id)?.total;
-                let others = total.saturating_sub(*memcg(id, memcg_path)?);
-                Some(ten_thousandths(others, total))
-            }
+            GoalMetric::NodeMemUsedBp { .. } => of_node(node?.total.saturating_sub(node?.free)),
+            GoalMetric::NodeMemFreeBp { .. } => of_node(node?.free),
+            GoalMetric::NodeMemcgUsedBp { .. } => of_node(memcg()?),
+            GoalMetric::NodeMemcgFreeBp { .. } => of_node(node?.total.saturating_sub(memcg()?)),
             GoalMetric::ActiveMemBp => self.of_lru(|lru| lru.active),
             GoalMetric::InactiveMemBp => self.of_lru(|lru| lru.inactive),
             GoalMetric::NodeEligibleMemBp { node } => {

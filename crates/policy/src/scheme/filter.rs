@@ -80,7 +80,6 @@ pub enum OpsFilter {
     Unmapped,
 }
 
-/// A scheme's filters: the engine's own and the world's.
 #[derive(Clone, Debug)]
 pub(super) struct FilterSet {
     core: Vec<CoreRule>,
@@ -122,14 +121,9 @@ enum CoreFilter {
 impl FilterSet {
     pub(super) fn new(filters: &[Filter]) -> Self {
         let (mut core, mut ops) = (Vec::new(), Vec::new());
-        for Filter {
-            kind,
-            matching,
-            allow,
-        } in filters
-        {
-            let (matching, allow) = (*matching, *allow);
-            let what = match kind {
+        for filter in filters {
+            let (matching, allow) = (filter.matching, filter.allow);
+            let what = match &filter.kind {
                 FilterKind::Ops(filter) => {
                     ops.push((filter.clone(), matching, allow));
                     continue;
@@ -221,11 +215,8 @@ impl FilterSet {
 /// on in part.
 fn whole_pages(range: AddressRange, is_for_action: bool) -> CoreFilter {
     let down = |address: u64| address / PAGE_SIZE * PAGE_SIZE;
-    let up = |address: u64| {
-        address
-            .checked_next_multiple_of(PAGE_SIZE)
-            .unwrap_or(u64::MAX)
-    };
+    let next = |address: u64| address.checked_next_multiple_of(PAGE_SIZE);
+    let up = |address: u64| next(address).unwrap_or(u64::MAX);
     if is_for_action {
         CoreFilter::Addr(up(range.start), down(range.end))
     } else {

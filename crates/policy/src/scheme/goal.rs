@@ -50,16 +50,14 @@ pub(super) fn tune(
     for (goal, state) in quota.goals.iter().zip(states) {
         let value = facts.value(goal, scheme);
         state.current = if goal.metric == GoalMetric::SomeMemPsiUs {
-            let before = std::mem::replace(&mut state.last_psi_total_us, value);
-            value
-                .zip(before)
-                .map(|(now, before)| now.saturating_sub(before))
+            let last = std::mem::replace(&mut state.last_psi_total_us, value);
+            let change = |(now, last): (u64, u64)| now.saturating_sub(last);
+            value.zip(last).map(change)
         } else {
             value
         };
-        state.score_bp = state
-            .current
-            .map(|current| ten_thousandths(current, goal.target_value.max(1)));
+        let score = |current| ten_thousandths(current, goal.target_value.max(1));
+        state.score_bp = state.current.map(score);
         all_known &= state.score_bp.is_some();
         highest = highest.max(state.score_bp.unwrap_or(0));
     }

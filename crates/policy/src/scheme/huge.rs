@@ -18,9 +18,8 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use isotherm_engine::address::{PAGE_SIZE, PAGES_PER_BLOCK};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::Bitmap;
+use isotherm_engine::address::PAGES_PER_BLOCK;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::snapshot::TargetId;
 
 /// Least number of wasted pages for which a huge page is split. Below it, the loss of its data (one translation for all
@@ -111,30 +110,19 @@ pub struct WasteStatus {
     pub kept_small: u64,
 }
 
-/// Converts pages to bytes.
-pub(crate) const fn bytes(pages: u64) -> u64 {
-    pages * PAGE_SIZE
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn candidate(block: u64, saved: f64, waste: u32) -> Candidate {
-        Candidate {
+    /// Returns the blocks of (translations saved, waste) that are taken, if `room` pages may be wasted.
+    fn taken(blocks: &[(f64, u32)], room: u64) -> Vec<u64> {
+        let candidate = |(block, &(saved, waste)): (u64, &(f64, u32))| Candidate {
             target: TargetId(0),
             block,
             saved,
             waste,
-        }
-    }
-
-    /// Returns the blocks of (translations saved, waste) that are taken, if `room` pages may be wasted.
-    fn taken(blocks: &[(f64, u32)], room: u64) -> Vec<u64> {
-        let blocks = (0..).zip(blocks);
-        let mut all: Vec<Candidate> = blocks
-            .map(|(block, (saved, waste))| candidate(block, *saved, *waste))
-            .collect();
+        };
+        let mut all: Vec<Candidate> = (0..).zip(blocks).map(candidate).collect();
         rank(&mut all);
         fitting(&all, room).map(|c| c.block).collect()
     }
@@ -147,15 +135,9 @@ mod tests {
         assert_eq!(taken(&blocks, 300), [1, 3, 2]);
         // A block without waste is always taken.
         assert_eq!(taken(&blocks, 0), [1, 3]);
-    }
-
-    #[test]
-    fn a_smaller_one_may_fit_where_a_better_one_does_not() {
+        // A smaller one may fit where a better one does not.
         assert_eq!(taken(&[(400.0, 112), (20.0, 50)], 60), [1]);
-    }
-
-    #[test]
-    fn what_is_hardly_touched_is_not_worth_the_copying() {
+        // What is hardly touched is not worth the copying.
         assert_eq!(taken(&[(7.0, 0), (8.0, 0)], 0), [1]);
     }
 }

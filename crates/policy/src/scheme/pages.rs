@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use super::pattern::PatternForSamples;
 use super::{Action, Scheme};
 use isotherm_engine::address::{AddressRange, Nanos, PAGE_SIZE};
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::Bitmap;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::monitor::idle_pages::IdlePages;
 use isotherm_engine::snapshot::{RegionMemory, RegionSnapshot, Snapshot};
 
@@ -85,7 +84,6 @@ fn ages_of_class(class: usize, min: Nanos) -> (Nanos, Nanos) {
     (Nanos(least), Nanos(next))
 }
 
-/// Returns the length of a snapshot's interval.
 pub(super) fn interval_of(snapshot: &Snapshot) -> Nanos {
     snapshot.end.since(snapshot.start)
 }
@@ -116,7 +114,6 @@ pub(super) fn span(block: u64, pages: &Bitmap) -> Option<AddressRange> {
     AddressRange::checked(at(bits::next(pages, 0)?), at(bits::end(pages)))
 }
 
-/// Idle pages of the snapshot that is walked.
 #[derive(Debug, Default)]
 pub(super) struct WalkedPages<'a> {
     pub(super) idle: &'a [IdlePages],

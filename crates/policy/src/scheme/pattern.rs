@@ -138,14 +138,12 @@ impl PatternForSamples {
         self
     }
 
-    /// Raises the least age to `age`.
     #[must_use]
     pub(super) fn at_least(mut self, age: Nanos) -> Self {
         self.time.min = self.time.min.max(age);
         self
     }
 
-    /// Returns whether `bytes` lie within the pattern's sizes.
     pub(super) fn has_size(&self, bytes: u64) -> bool {
         self.size.contains(&bytes)
     }

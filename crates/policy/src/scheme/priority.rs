@@ -40,42 +40,22 @@ fn hotness(region: &RegionSnapshot, nr_samples: u32, weights: Weights) -> u32 {
         AGE_IN_LOG_MAX + age_in_log
     };
     let age = signed * SUBSCORE_MAX / AGE_IN_LOG_MAX / 2;
-    let (by_frequency, by_age) = (
-        u64::from(weights.nr_accesses_permil),
-        u64::from(weights.age_permil),
-    );
+    let by_frequency = u64::from(weights.nr_accesses_permil);
+    let by_age = u64::from(weights.age_permil);
     let mean = (by_frequency * frequency + by_age * age) / (by_frequency + by_age).max(1);
     (mean * u64::from(SCORE_MAX) / SUBSCORE_MAX) as u32
 }
 
 /// Bytes by score.
-#[derive(Clone, Debug)]
-pub(super) struct Histogram {
-    bytes: [u64; SCORE_MAX as usize + 1],
-}
+pub(super) type Histogram = [u64; SCORE_MAX as usize + 1];
 
-impl Histogram {
-    pub(super) fn new() -> Self {
-        Self {
-            bytes: [0; SCORE_MAX as usize + 1],
-        }
-    }
-
-    pub(super) fn add(&mut self, score: u32, bytes: u64) {
-        let sum = &mut self.bytes[score as usize];
-        *sum = sum.saturating_add(bytes);
-    }
-
-    /// Returns the least score at which its memory and that of all higher scores fill `quota`; 0 if all memory together
-    /// does not fill it.
-    pub(super) fn least_that_fits(&self, quota: u64) -> u32 {
-        let mut sum = 0_u64;
-        for (score, bytes) in self.bytes.iter().enumerate().rev() {
-            sum = sum.saturating_add(*bytes);
-            if sum >= quota {
-                return score as u32;
-            }
-        }
-        0
-    }
+/// Returns the least score at which its memory and that of all higher scores fill `quota`; 0 if all memory together
+/// does not fill it.
+pub(super) fn least_that_fits(bytes: &Histogram, quota: u64) -> u32 {
+    let mut sum = 0_u64;
+    let fills = |bytes: &u64| {
+        sum = sum.saturating_add(*bytes);
+        sum >= quota
+    };
+    bytes.iter().rposition(fills).unwrap_or(0) as u32
 }

@@ -8,7 +8,7 @@ use super::facts::SystemFacts;
 use super::filter::{FilterSet, Verdict};
 use super::goal::GoalState;
 use super::pages::{idle_parts, interval_of};
-use super::priority::{self, Histogram};
+use super::priority::{self, Histogram, SCORE_MAX};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
 use super::{Destination, Order, Scheme};
@@ -16,9 +16,10 @@ use crate::port::{Operation, Outcome};
 use isotherm_engine::address::{AddressRange, Nanos};
 use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
-/// A scheme and its state.
 #[derive(Clone, Debug)]
 pub(super) struct State {
+    /// Index of the scheme in the configuration.
+    pub(super) index: usize,
     pub(super) scheme: Scheme,
     pub(super) filters: FilterSet,
     /// Destination nodes, if it moves memory.
@@ -33,7 +34,6 @@ pub(super) struct State {
     nr_accounted: usize,
 }
 
-/// Returns a scheme's destinations, if it moves memory.
 fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
     if scheme.action.migrates() {
         scheme.destinations.as_slice().into()
@@ -43,8 +43,9 @@ fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
 }
 
 impl State {
-    pub(super) fn new(scheme: Scheme) -> Self {
+    pub(super) fn new(index: usize, scheme: Scheme) -> Self {
         Self {
+            index,
             filters: FilterSet::new(&scheme.filters),
             destinations: destinations_of(&scheme),
             scheme,
@@ -96,48 +97,38 @@ impl State {
         limit > 0 && self.stats.nr_snapshots >= limit
     }
 
-    /// Prepares for a walk of `snapshots`.
-    pub(super) fn begin(
-        &mut self,
-        index: usize,
-        now: Nanos,
-        snapshots: &[Snapshot],
-        system: &SystemFacts,
-    ) {
+    pub(super) fn begin(&mut self, now: Nanos, snapshots: &[Snapshot], system: &SystemFacts) {
         self.tried.clear();
         self.nr_accounted = 0;
-        let is_exceeded = self.charge.roll(&self.scheme.quota, index, now, system);
+        let quota = &self.scheme.quota;
+        let is_exceeded = self.charge.roll(quota, self.index, now, system);
         self.stats.qt_exceeds += u64::from(is_exceeded);
-        if let Some((target, _)) = self.charge.resume() {
+        if let Some((target, _)) = self.charge.resume {
             let is_there = |s: &Snapshot| s.target == target && last_region(s).is_some();
             if !snapshots.iter().any(is_there) {
-                self.charge.forget_resume();
+                self.charge.resume = None;
             }
         }
         self.charge.state.min_score = match self.charge.state.effective {
             Some(quota) if quota > 0 && self.scheme.action.order() != Order::Equal => {
-                self.scores(snapshots).least_that_fits(quota)
+                priority::least_that_fits(&self.scores(snapshots), quota)
             }
             _ => 0,
         };
     }
 
     fn scores(&self, snapshots: &[Snapshot]) -> Histogram {
-        let Scheme {
-            pattern,
-            action,
-            quota,
-            ..
-        } = &self.scheme;
-        let mut histogram = Histogram::new();
+        let (action, weights) = (self.scheme.action, self.scheme.quota.weights);
+        let mut histogram: Histogram = [0; SCORE_MAX as usize + 1];
         for snapshot in snapshots {
             let nr_samples = snapshot.nr_samples;
-            let pattern = pattern.for_samples(nr_samples);
+            let pattern = self.scheme.pattern.for_samples(nr_samples);
             for region in &snapshot.regions {
                 let mut add = |region: &RegionSnapshot| {
-                    let score = priority::score(*action, region, nr_samples, quota.weights);
+                    let score = priority::score(action, region, nr_samples, weights);
                     let passed = self.filters.passed(snapshot.target, region.range);
-                    histogram.add(score, memory_in(*action, region, passed));
+                    let sum = &mut histogram[score as usize];
+                    *sum = sum.saturating_add(memory_in(action, region, passed));
                 };
                 if pattern.matches(region) {
                     add(region);
@@ -168,32 +159,23 @@ impl State {
         }
     }
 
-    /// Returns the operation on a range of a target. The scheme has the index `scheme`; `verdict` is of its filters.
+    /// Returns the operation on a range of a target; `verdict` is of the scheme's filters.
     pub(super) fn operation(
         &self,
-        scheme: usize,
         target: TargetId,
         range: AddressRange,
         verdict: Verdict,
     ) -> Operation {
-        let is_asked = verdict == Verdict::Ask;
-        Operation {
-            scheme,
-            action: self.scheme.action,
+        let mut operation = Operation {
+            scheme: self.index,
             destinations: Arc::clone(&self.destinations),
-            target,
-            range,
-            bytes: range.len(),
-            age: Nanos(0),
-            filters: if is_asked {
-                Arc::clone(&self.filters.ops)
-            } else {
-                Arc::default()
-            },
-            pass_unmatched: !is_asked || self.filters.ops_pass_unmatched,
             idle_only: self.scheme.is_idle_only(),
-            pages: None,
-            blocks: None,
+            ..Operation::on(self.scheme.action, target, range)
+        };
+        if verdict == Verdict::Ask {
+            operation.filters = Arc::clone(&self.filters.ops);
+            operation.pass_unmatched = self.filters.ops_pass_unmatched;
         }
+        operation
     }
 }

@@ -22,7 +22,6 @@ use isotherm_engine::address::{AddressRange, Nanos, PAGE_SIZE};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
-/// State that all regions of a walk share.
 pub(super) struct Walk<'a> {
     target: TargetId,
     nr_samples: u32,
@@ -35,30 +34,25 @@ pub(super) struct Walk<'a> {
     turn: usize,
 }
 
-/// Plans for the regions of `snapshot`, by the schemes `live`, each with its index. `asked` tightens the schemes'
-/// bounds on ages.
+/// Plans for the regions of `snapshot`, by the schemes `live`. `asked` tightens the schemes' bounds on ages.
 pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
     asked: Asked,
-    live: &mut [(usize, &mut State)],
+    live: &mut [&mut State],
     operations: &'a mut Vec<(Operation, TriedRegion)>,
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
     };
-    let pattern = |(_, state): &(usize, &mut State)| {
-        let Scheme {
-            pattern, action, ..
-        } = &state.scheme;
-        let pattern = pattern.for_samples(snapshot.nr_samples);
+    let pattern = |state: &&mut State| {
+        let pattern = state.scheme.pattern.for_samples(snapshot.nr_samples);
         if !state.scheme.is_idle_only() {
             return pattern;
         }
         let pattern = pattern.at_least(asked.at_least);
-        if *action == Action::Pageout {
-            pattern.older_by(asked.older)
-        } else {
-            pattern
+        match state.scheme.action {
+            Action::Pageout => pattern.older_by(asked.older),
+            _ => pattern,
         }
     };
     let patterns: Vec<PatternForSamples> = live.iter().map(pattern).collect();
@@ -79,9 +73,9 @@ pub(super) fn walk<'a>(
         walk.rest.push((0, region.part(range)));
         while let Some((first_turn, mut region)) = walk.rest.pop() {
             let turns = live.iter_mut().zip(&patterns).enumerate();
-            for (turn, ((index, state), pattern)) in turns.skip(first_turn) {
+            for (turn, (state, pattern)) in turns.skip(first_turn) {
                 walk.turn = turn;
-                walk.visit(*index, state, pattern, &mut region);
+                walk.visit(state, pattern, &mut region);
             }
         }
     }
@@ -90,7 +84,6 @@ pub(super) fn walk<'a>(
 impl Walk<'_> {
     fn visit(
         &mut self,
-        index: usize,
         state: &mut State,
         pattern: &PatternForSamples,
         region: &mut RegionSnapshot,
@@ -99,9 +92,9 @@ impl Walk<'_> {
             return;
         }
         if !pattern.matches(region) {
-            self.apply_pages(index, state, pattern, region);
+            self.apply_pages(state, pattern, region);
         } else if self.has_priority(state, region) {
-            self.apply(index, state, region);
+            self.apply(state, region);
         }
         if self.is_last() {
             state.stats.nr_snapshots += 1;
@@ -114,7 +107,7 @@ impl Walk<'_> {
 
     /// Returns whether `region` had its turn in the last window.
     fn skips(&mut self, state: &mut State, region: &mut RegionSnapshot) -> bool {
-        let Some((target, address)) = state.charge.resume() else {
+        let Some((target, address)) = state.charge.resume else {
             return false;
         };
         if target != self.target {
@@ -122,7 +115,7 @@ impl Walk<'_> {
         }
         if region.range.end <= address {
             if self.is_last() {
-                state.charge.forget_resume();
+                state.charge.resume = None;
             }
             return true;
         }
@@ -130,7 +123,7 @@ impl Walk<'_> {
             self.split(region, address);
             return true;
         }
-        state.charge.forget_resume();
+        state.charge.resume = None;
         false
     }
 
@@ -143,7 +136,7 @@ impl Walk<'_> {
         }
     }
 
-    fn apply(&mut self, index: usize, state: &mut State, region: &mut RegionSnapshot) {
+    fn apply(&mut self, state: &mut State, region: &mut RegionSnapshot) {
         let start = region.range.start;
         let action = state.scheme.action;
         let all = memory_in(action, region, region.range.len());
@@ -170,27 +163,33 @@ impl Walk<'_> {
         if verdict == Verdict::Reject {
             return;
         }
-        let bytes = memory_in(action, region, region.range.len());
         let operation = Operation {
-            bytes,
+            bytes: memory_in(action, region, region.range.len()),
             age: region.age_ns,
-            ..state.operation(index, self.target, region.range, verdict)
+            ..state.operation(self.target, region.range, verdict)
         };
-        state.charge.reserve(bytes, (self.target, region.range.end));
+        self.push(state, operation, region);
+        if state.scheme.action != Action::Stat {
+            region.age = 0;
+            region.age_ns = Nanos(0);
+            self.pages.take_range(region.range);
+        }
+    }
+
+    /// Adds an operation on memory of `region`, and reserves its bytes.
+    fn push(&mut self, state: &mut State, operation: Operation, region: &RegionSnapshot) {
+        let range = operation.range;
+        let end = (self.target, range.end);
+        state.charge.reserve(operation.bytes, end);
         let tried = TriedRegion {
             target: self.target,
-            range: region.range,
+            range,
             // Only regions with known accesses match.
             nr_accesses: region.nr_accesses.unwrap_or(0.0),
             age: region.age,
             sz_filter_passed: None,
         };
         self.operations.push((operation, tried));
-        if state.scheme.action != Action::Stat {
-            region.age = 0;
-            region.age_ns = Nanos(0);
-            self.pages.take_range(region.range);
-        }
     }
 
     /// Divides `region`: the part from `address` on has its turn next.
@@ -204,7 +203,6 @@ impl Walk<'_> {
     /// Takes the pages of `region` that match the scheme's pattern on their own; the region itself does not match.
     fn apply_pages(
         &mut self,
-        index: usize,
         state: &mut State,
         pattern: &PatternForSamples,
         region: &RegionSnapshot,
@@ -214,12 +212,12 @@ impl Walk<'_> {
             idle_parts(idle, interval, region.range, (&state.scheme, pattern)).collect();
         for part in parts {
             if self.has_priority(state, &part.region) {
-                self.apply_part(index, state, &part);
+                self.apply_part(state, &part);
             }
         }
     }
 
-    fn apply_part(&mut self, index: usize, state: &mut State, part: &IdlePart) {
+    fn apply_part(&mut self, state: &mut State, part: &IdlePart) {
         let left = self.pages.left(part);
         let mut rest = Some(part.region.range);
         while let Some(range) = rest {
@@ -244,22 +242,13 @@ impl Walk<'_> {
                 state.charge.stop_at((self.target, range.start));
                 return;
             };
-            let bytes = bits::bytes(&pages);
             let operation = Operation {
-                bytes,
+                bytes: bits::bytes(&pages),
                 age: part.region.age_ns,
                 pages: Some(Box::new(pages)),
-                ..state.operation(index, self.target, span, verdict)
+                ..state.operation(self.target, span, verdict)
             };
-            let tried = TriedRegion {
-                target: self.target,
-                range: span,
-                nr_accesses: 0.0,
-                age: part.region.age,
-                sz_filter_passed: None,
-            };
-            self.operations.push((operation, tried));
-            state.charge.reserve(bytes, (self.target, span.end));
+            self.push(state, operation, &part.region);
             if state.scheme.action != Action::Stat {
                 self.pages.take(part.block, &pages);
             }

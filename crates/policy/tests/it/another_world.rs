@@ -8,8 +8,7 @@ use isotherm_policy::guard::{GuardLimits, STEP};
 use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Frequency, Metric, SchemeEngine, SystemFacts,
 };
-use isotherm_policy::{Actuator, Operation, Outcome, Refusal, Scheme};
-use isotherm_policy::{Context, Platform};
+use isotherm_policy::{Actuator, Context, Operation, Outcome, Platform, Refusal, Scheme};
 
 /// A world of resident pages, one of which is locked.
 struct Pages {
@@ -93,9 +92,7 @@ fn schemes_act_in_a_world_of_a_few_lines() {
     assert_eq!(outcomes[0].refused[&Refusal::Locked], PAGE_SIZE);
     assert!(world.present.into_iter().eq((0..8).chain([9])));
     assert_eq!(world.young_again, [region((8, 16), 0.0).range]);
-    let stats = context.schemes().status().next().expect("a scheme").stats;
-    assert_eq!(
-        (stats.sz_tried, stats.sz_applied),
-        (8 * PAGE_SIZE, 7 * PAGE_SIZE)
-    );
+    let stats = context.schemes().stats(0).expect("a scheme");
+    let counted = (stats.sz_tried, stats.sz_applied);
+    assert_eq!(counted, (8 * PAGE_SIZE, 7 * PAGE_SIZE));
 }

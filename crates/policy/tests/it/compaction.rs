@@ -2,8 +2,8 @@
 
 use isotherm_engine::Nanos;
 use isotherm_policy::compaction::{
-    CompactionAttributes, CompactionController, CompactionDecision, CompactionState, NR_ORDERS,
-    NodeFacts, ZoneFacts, node_score, zone_score,
+    CompactionAttributes, CompactionController, CompactionDecision, CompactionState, NodeFacts,
+    ZoneFacts, node_score, zone_score,
 };
 use proptest::prelude::*;
 
@@ -138,10 +138,4 @@ proptest! {
             prop_assert!(controller.next_check() >= now);
         }
     }
-}
-
-#[test]
-fn there_are_as_many_orders_as_in_the_kernel() {
-    // MAX_PAGE_ORDER is 10: blocks of up to 4 MiB.
-    assert_eq!(4096_u64 << (NR_ORDERS - 1), 4 << 20);
 }

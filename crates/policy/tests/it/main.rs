@@ -3,5 +3,4 @@
 mod another_world;
 mod compaction;
 mod drive;
-mod examples;
 mod schemes;

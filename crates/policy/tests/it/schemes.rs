@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{
+    AddressRange, Nanos, PAGE_SIZE, RegionMemory, RegionSnapshot, Snapshot, TargetId,
+};
 use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, FailCharge, Filter, FilterKind, Frequency,
     Goal, GoalMetric, OpsFilter, Quota, SchemeEngine, SystemFacts, Tuner, Weights,
@@ -21,19 +23,17 @@ fn any_range() -> impl Strategy<Value = AddressRange> {
     (0..120_u64, 1..60_u64).prop_map(|(start, nr)| range_of_pages(start, nr))
 }
 
+fn bounds_of<T>(numbers: Bounds<u32>, of: impl Fn(u32) -> T) -> Bounds<T> {
+    Bounds::new(of(numbers.min), of(numbers.max))
+}
+
 fn any_pattern() -> impl Strategy<Value = AccessPattern> {
     let bounds =
         |most: u32| (0..=most, 0..=most).prop_map(|(a, b)| Bounds::new(a.min(b), a.max(b)));
     (bounds(40), bounds(20), bounds(9)).prop_map(|(size, nr_accesses, age)| AccessPattern {
-        size: Bounds::new(
-            u64::from(size.min) * PAGE_SIZE,
-            u64::from(size.max) * PAGE_SIZE,
-        ),
-        nr_accesses: Bounds::new(
-            Frequency::Samples(nr_accesses.min),
-            Frequency::Samples(nr_accesses.max),
-        ),
-        age: Bounds::new(Age::Intervals(age.min), Age::Intervals(age.max)),
+        size: bounds_of(size, |nr| u64::from(nr) * PAGE_SIZE),
+        nr_accesses: bounds_of(nr_accesses, Frequency::Samples),
+        age: bounds_of(age, Age::Intervals),
     })
 }
 
@@ -61,17 +61,21 @@ fn any_quota() -> impl Strategy<Value = Quota> {
         target_value,
         current_value,
     });
+    let fail_charge = (0..3_u32, 1..3_u32).prop_map(|(numerator, denominator)| FailCharge {
+        numerator,
+        denominator,
+    });
     (
         bytes,
         prop_oneof![3 => Just(0), 1 => 1..50_000_u64],
         0..4_u64,
         (0..3_u32, 0..3_u32),
         prop::option::weighted(0.2, goal),
-        any::<bool>(),
-        prop::option::weighted(0.3, (0..3_u32, 1..3_u32)),
+        prop::sample::select(vec![Tuner::Consist, Tuner::Temporal]),
+        prop::option::weighted(0.3, fail_charge),
     )
         .prop_map(
-            |(bytes, time, seconds, weights, goal, lasts, charge)| Quota {
+            |(bytes, time, seconds, weights, goal, tuner, fail_charge)| Quota {
                 bytes,
                 time: Nanos(time),
                 reset_interval: Nanos(seconds * SECOND.0),
@@ -81,15 +85,8 @@ fn any_quota() -> impl Strategy<Value = Quota> {
                     age_permil: weights.1,
                 },
                 goals: goal.into_iter().collect(),
-                tuner: if lasts {
-                    Tuner::Consist
-                } else {
-                    Tuner::Temporal
-                },
-                fail_charge: charge.map(|(numerator, denominator)| FailCharge {
-                    numerator,
-                    denominator,
-                }),
+                tuner,
+                fail_charge,
             },
         )
 }
@@ -114,12 +111,8 @@ fn any_scheme() -> impl Strategy<Value = Scheme> {
 type Memory = Vec<Vec<(u64, u64, u32, u32)>>;
 
 fn any_memory() -> impl Strategy<Value = Memory> {
-    let region = (
-        prop_oneof![Just(0), 0..9_u64],
-        1..30_u64,
-        0..23_u32,
-        0..10_u32,
-    );
+    let gap = prop_oneof![Just(0), 0..9_u64];
+    let region = (gap, 1..30_u64, 0..23_u32, 0..10_u32);
     prop::collection::vec(prop::collection::vec(region, 0..9), 1..4)
 }
 
@@ -205,10 +198,8 @@ fn check_place(
     prop_assert!(pattern.matches(&part, NR_SAMPLES));
     prop_assert!(scheme.pattern.size.min <= region.range.len());
     for page in (start..end).step_by(PAGE_SIZE as usize) {
-        prop_assert!(
-            is_allowed(&scheme.filters, operation.target, page),
-            "{page:#x} of {operation:?} is filtered"
-        );
+        let is_allowed = is_allowed(&scheme.filters, operation.target, page);
+        prop_assert!(is_allowed, "{page:#x} of {operation:?} is filtered");
     }
     Ok(())
 }
@@ -217,9 +208,8 @@ fn check_place(
 fn check_apart(operations: &[Operation]) -> Result<(), TestCaseError> {
     let mut ends = BTreeMap::new();
     for operation in operations {
-        let end = ends
-            .entry((operation.scheme, operation.target))
-            .or_insert(0);
+        let of = (operation.scheme, operation.target);
+        let end = ends.entry(of).or_insert(0);
         prop_assert!(*end <= operation.range.start);
         *end = operation.range.end;
     }
@@ -338,10 +328,8 @@ proptest! {
 /// acted on.
 #[test]
 fn quotas_and_counters_are_of_memory() {
-    use isotherm_engine::RegionMemory;
-    use isotherm_policy::scheme::Action;
     let region = |start: u64, end: u64, resident: u64| RegionSnapshot {
-        range: AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE),
+        range: range_of_pages(start, end - start),
         nr_accesses: Some(0.0),
         age: 9,
         age_ns: Nanos::from_millis(9_000),
@@ -361,29 +349,15 @@ fn quotas_and_counters_are_of_memory() {
     scheme.quota.bytes = 30 * PAGE_SIZE;
     scheme.quota.reset_interval = Nanos::from_millis(1_000);
     let mut engine = SchemeEngine::new(vec![scheme]).expect("a scheme");
-    let plan = engine.plan(
-        Nanos::from_millis(100),
-        &[snapshot],
-        &SystemFacts::default(),
-    );
-    let pages: Vec<_> = plan
+    let plan = engine.plan(snapshot.end, &[snapshot], &SystemFacts::default());
+    let pages = plan
         .iter()
-        .map(|o| {
-            (
-                o.range.start / PAGE_SIZE,
-                o.range.end / PAGE_SIZE,
-                o.bytes / PAGE_SIZE,
-            )
-        })
-        .collect();
-    assert_eq!(pages, [(0, 100, 10), (1000, 1040, 20)]);
+        .map(|o| [o.range.start, o.range.end, o.bytes].map(|bytes| bytes / PAGE_SIZE));
+    assert_eq!(pages.collect::<Vec<_>>(), [[0, 100, 10], [1000, 1040, 20]]);
     let outcomes: Vec<_> = plan.iter().map(Outcome::assumed).collect();
     engine.done(&plan, &outcomes);
     let stats = engine.stats(0).expect("a scheme");
-    assert_eq!(
-        (stats.sz_tried, stats.sz_applied),
-        (30 * PAGE_SIZE, 30 * PAGE_SIZE)
-    );
+    assert_eq!([stats.sz_tried, stats.sz_applied], [30 * PAGE_SIZE; 2]);
     let status = engine.status().next().expect("a scheme");
     assert_eq!(status.quota.charged, 30 * PAGE_SIZE);
 }

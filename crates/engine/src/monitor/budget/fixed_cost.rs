@@ -23,7 +23,6 @@ const FIRST_MOST: u64 = 10;
 /// Divisor of a first measurement, which mostly consists of one-time work: 5 to 8 times the next one.
 const FIRST_SHARE: u64 = 6;
 
-/// The last three costs.
 #[derive(Debug, Default)]
 pub(crate) struct FixedCost {
     last_ns: [f64; 3],
@@ -31,7 +30,6 @@ pub(crate) struct FixedCost {
 }
 
 impl FixedCost {
-    /// Adds the cost of an interval.
     pub(crate) fn add(&mut self, ns: f64) {
         self.last_ns[self.nr % 3] = ns;
         self.nr += 1;
@@ -64,39 +62,31 @@ impl FixedCost {
 mod tests {
     use super::*;
 
-    const FIRST: Nanos = Nanos::from_millis(400);
-
-    /// Returns the intervals after each of these costs, in milliseconds, with half a per cent of a CPU.
-    fn intervals(costs_ms: &[f64]) -> Vec<u64> {
-        let (mut cost, mut interval) = (FixedCost::default(), FIRST);
+    /// Checks the intervals after each of these costs, both in milliseconds, with half a per cent of a CPU.
+    #[track_caller]
+    fn check(costs_ms: &[f64], wanted: &[u64]) {
+        let (mut cost, mut interval) = (FixedCost::default(), Nanos::from_millis(400));
         let next = |ms: &f64| {
             cost.add(ms * 1e6);
             interval = cost.next_interval(interval, 0.005);
             interval.0 / 1_000_000
         };
-        costs_ms.iter().map(next).collect()
+        let intervals: Vec<u64> = costs_ms.iter().map(next).collect();
+        assert_eq!(intervals, wanted, "{costs_ms:?}");
     }
 
     #[test]
-    fn what_all_intervals_cost_is_heeded_by_the_second() {
-        assert_eq!(intervals(&[85.0, 85.0, 85.0]), [2833, 17_000, 17_000]);
-        assert_eq!(intervals(&[2.0, 85.0, 85.0]), [66, 400, 17_000]);
-    }
-
-    #[test]
-    fn one_outlier_blinds_nobody() {
-        assert_eq!(intervals(&[900.0, 2.0, 2.0, 2.0]), [4000, 2200, 1300, 850]);
-        assert_eq!(intervals(&[2.0, 2.0, 900.0, 2.0]), [66, 400, 400, 400]);
-    }
-
-    #[test]
-    fn a_first_one_is_mostly_of_what_is_done_once() {
-        assert_eq!(intervals(&[30.0, 5.0, 5.0, 5.0]), [1000; 4]);
-    }
-
-    #[test]
-    fn what_is_cheaper_is_believed_by_half_each_time() {
+    fn intervals_follow_the_costs_but_no_outlier() {
+        // What all intervals cost is heeded by the second.
+        check(&[85.0, 85.0, 85.0], &[2833, 17_000, 17_000]);
+        check(&[2.0, 85.0, 85.0], &[66, 400, 17_000]);
+        // An outlier, as the first one and later.
+        check(&[900.0, 2.0, 2.0, 2.0], &[4000, 2200, 1300, 850]);
+        check(&[2.0, 2.0, 900.0, 2.0], &[66, 400, 400, 400]);
+        // A first one is mostly of work that is done once.
+        check(&[30.0, 5.0, 5.0, 5.0], &[1000; 4]);
+        // A lower cost takes effect by half each time.
         let costs = [40.0, 40.0, 40.0, 10.0, 10.0, 10.0];
-        assert_eq!(intervals(&costs), [1333, 8000, 8000, 8000, 5000, 3500]);
+        check(&costs, &[1333, 8000, 8000, 8000, 5000, 3500]);
     }
 }

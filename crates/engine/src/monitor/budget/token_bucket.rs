@@ -20,7 +20,8 @@ const BURST_SHARE: f64 = 0.05;
 pub(crate) struct TokenBucket {
     share: f64,
     balance_ns: f64,
-    slowness: f64,
+    /// Factor by which the rates of all other work are reduced.
+    pub(crate) slowness: f64,
     last: Nanos,
     last_cost: Option<f64>,
 }
@@ -46,11 +47,8 @@ impl TokenBucket {
         // If intervals are longer than that, the limit is the share of an interval.
         let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
         self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
-        let factor = if self.balance_ns < 0.0 {
-            SLOWER
-        } else {
-            FASTER
-        };
+        let is_in_debt = self.balance_ns < 0.0;
+        let factor = if is_in_debt { SLOWER } else { FASTER };
         self.slowness = (self.slowness * factor).clamp(1.0, SLOWNESS_MAX);
     }
 
@@ -67,11 +65,6 @@ impl TokenBucket {
         let least = part(self.share * LEAST_OF_SHARE);
         self.balance_ns
             .clamp(least, part(BURST_SHARE.max(self.share)))
-    }
-
-    /// Returns the factor by which the rates of all other work are reduced.
-    pub(crate) fn slowness(&self) -> f64 {
-        self.slowness
     }
 }
 

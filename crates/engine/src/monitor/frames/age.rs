@@ -19,7 +19,6 @@ pub const AGE_BOUNDS: [Nanos; 6] = [
 /// Classes of idle memory.
 pub const NR_AGES: usize = AGE_BOUNDS.len() + 1;
 
-/// Number of steps in which ages are kept.
 const NR_STEPS: usize = 62;
 /// Start, length (both in milliseconds) and number of equal steps.
 const STEPS: [(u64, u64, usize); 6] = [
@@ -33,9 +32,7 @@ const STEPS: [(u64, u64, usize); 6] = [
 /// Start of the steps that are each twice as old as the one before.
 const DOUBLING_FROM_MS: u64 = 3_600_000;
 
-/// Least age of each step.
 const LEAST: [Nanos; NR_STEPS] = least();
-/// Class of each step.
 const CLASS: [u8; NR_STEPS] = classes();
 
 const fn least() -> [Nanos; NR_STEPS] {

@@ -154,10 +154,8 @@ impl FrameMap {
         let mut blocks = Vec::new();
         for (first, block) in self.blocks() {
             let address = first * PAGE_SIZE;
-            while mixed
-                .next_if(|region| region.range.end <= address)
-                .is_some()
-            {}
+            let is_before = |region: &&RegionSnapshot| region.range.end <= address;
+            while mixed.next_if(is_before).is_some() {}
             let is_in = |region: &&RegionSnapshot| region.range.start < address + BLOCK_SIZE;
             if !mixed.peek().is_some_and(is_in) {
                 continue;
@@ -184,10 +182,8 @@ impl FrameMap {
             let blocks = blocks.iter_mut().enumerate();
             blocks.filter_map(move |(at, block)| {
                 let number = gigabyte * super::BLOCKS + at;
-                Some((
-                    number as u64 * PAGES_PER_BLOCK as u64,
-                    &mut **block.as_mut()?,
-                ))
+                let first = number as u64 * PAGES_PER_BLOCK as u64;
+                Some((first, &mut **block.as_mut()?))
             })
         })
     }
@@ -264,7 +260,6 @@ impl Draft {
         }
     }
 
-    /// Returns the mean idle time of its idle pages, in seconds.
     fn idle_for(&self) -> f64 {
         self.idle_s / (self.known() - self.touched).max(1.0)
     }
@@ -308,18 +303,13 @@ impl Draft {
 
 /// Joins neighbours that are similar within `width`.
 fn coarsen(drafts: &mut Vec<Draft>, width: f64) {
-    let mut kept = 0;
-    for at in 1..drafts.len() {
-        let next = drafts[at];
-        let last = &mut drafts[kept];
-        if are_alike(last, &next, width) {
-            last.absorb(&next);
-        } else {
-            kept += 1;
-            drafts[kept] = next;
+    drafts.dedup_by(|next, last| {
+        let is_alike = are_alike(last, next, width);
+        if is_alike {
+            last.absorb(next);
         }
-    }
-    drafts.truncate(kept + 1);
+        is_alike
+    });
 }
 
 /// Returns whether neighbours are similar, with `width` times the normal tolerances.
@@ -338,10 +328,8 @@ fn are_alike(a: &Draft, b: &Draft, width: f64) -> bool {
     if state != other && width < 16.0 || (unknown(a) - unknown(b)).abs() > difference {
         return false;
     }
-    let (young, old) = (
-        a.idle_for().min(b.idle_for()),
-        a.idle_for().max(b.idle_for()),
-    );
+    let young = a.idle_for().min(b.idle_for());
+    let old = a.idle_for().max(b.idle_for());
     let is_as_old = old <= young * (1.0 + AGE_FACTOR * width) + width;
     match state {
         State::Unknown => true,
@@ -373,20 +361,14 @@ mod tests {
         frames.for_each(|frame| map.add(0, MappedClass::Anonymous, frame, age));
     }
 
-    fn reported(snapshot: &Snapshot) -> Vec<(u64, u64, u64, u64, u64)> {
-        let regions = snapshot.regions.iter();
-        regions
-            .map(|r| {
-                let frames = |bytes: u64| bytes / PAGE_SIZE;
-                let (start, end) = (frames(r.range.start), frames(r.range.end));
-                let all = (
-                    frames(r.resident()),
-                    frames(r.touched()),
-                    frames(r.unknown()),
-                );
-                (start, end, all.0, all.1, all.2)
-            })
-            .collect()
+    /// Returns the start, the end, and the resident, touched and unknown frames of each region.
+    fn reported(snapshot: &Snapshot) -> Vec<[u64; 5]> {
+        let of = |r: &RegionSnapshot| {
+            let AddressRange { start, end } = r.range;
+            let bytes = [start, end, r.resident(), r.touched(), r.unknown()];
+            bytes.map(|bytes| bytes / PAGE_SIZE)
+        };
+        snapshot.regions.iter().map(of).collect()
     }
 
     #[test]
@@ -398,14 +380,12 @@ mod tests {
         fill(&mut map, 4096..4196, PageAge::Unknown);
         let all = 0..1 << 20;
         let snapshot = map.snapshot(&view(&[all], 100));
-        assert_eq!(
-            reported(&snapshot),
-            [
-                (512, 2048, 1536, 0, 0),
-                (2048, 2560, 52, 52, 0),
-                (4096, 4608, 100, 0, 100)
-            ]
-        );
+        let wanted = [
+            [512, 2048, 1536, 0, 0],
+            [2048, 2560, 52, 52, 0],
+            [4096, 4608, 100, 0, 100],
+        ];
+        assert_eq!(reported(&snapshot), wanted);
         let [a, b, c] = &snapshot.regions[..] else {
             panic!("{snapshot:?}")
         };
@@ -423,15 +403,13 @@ mod tests {
         fill(&mut map, 700..701, PageAge::Unknown);
         let all = 0..1 << 20;
         let snapshot = map.snapshot(&view(std::slice::from_ref(&all), 100));
-        assert_eq!(reported(&snapshot), [(512, 1024, 512, 3, 1)]);
+        assert_eq!(reported(&snapshot), [[512, 1024, 512, 3, 1]]);
         assert_eq!(snapshot.regions[0].nr_accesses, Some(0.0));
         assert_eq!(snapshot.blocks.len(), 1);
         assert_eq!(snapshot.blocks[0].check(), Ok(()));
         let by_page = snapshot.clone().by_page();
-        assert!(
-            reported(&by_page).contains(&(600, 603, 3, 3, 0)),
-            "{by_page:?}"
-        );
+        let is_told = reported(&by_page).contains(&[600, 603, 3, 3, 0]);
+        assert!(is_told, "{by_page:?}");
         assert_eq!(by_page.totals().touched, snapshot.totals().touched);
         let none = FrameView {
             max_nr_blocks: 0,
@@ -448,17 +426,13 @@ mod tests {
         let mut map = FrameMap::default();
         let mut random = 1u64;
         for block in 0..4096 {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005);
+            random = random.wrapping_add(1);
             let first = block * 2 * FRAMES;
             let nr = random >> 60;
             fill(&mut map, first..first + nr, PageAge::Touched);
-            fill(
-                &mut map,
-                first + 20..first + 40,
-                PageAge::idle_for(second(random >> 53)),
-            );
+            let idle = PageAge::idle_for(second(random >> 53));
+            fill(&mut map, first + 20..first + 40, idle);
             fill(&mut map, first + 50..first + 50 + nr / 4, PageAge::Unknown);
         }
         let all = 0..u64::MAX / PAGE_SIZE;
@@ -468,10 +442,9 @@ mod tests {
             let snapshot = map.snapshot(&view(all, most));
             assert!(snapshot.regions.len() <= most, "{most}");
             let totals = snapshot.totals();
-            assert_eq!(
-                (totals.resident, totals.touched, totals.unknown),
-                (exact.resident, exact.touched, exact.unknown)
-            );
+            assert_eq!(totals.resident, exact.resident);
+            assert_eq!(totals.touched, exact.touched);
+            assert_eq!(totals.unknown, exact.unknown);
         }
     }
 
@@ -481,7 +454,7 @@ mod tests {
         fill(&mut map, 0..4096, PageAge::Touched);
         let ranges = [100..200, 300..400, 1024..1100];
         let snapshot = map.snapshot(&view(&ranges, 100));
-        let ranges: Vec<_> = reported(&snapshot).iter().map(|t| (t.0, t.1)).collect();
+        let ranges: Vec<_> = reported(&snapshot).iter().map(|t| (t[0], t[1])).collect();
         assert_eq!(ranges, [(100, 400), (1024, 1100)]);
     }
 

@@ -163,9 +163,8 @@ impl CacheAccount {
     /// Returns all files that are reported one by one.
     pub fn files(&mut self) -> impl Iterator<Item = (u64, CachedBytes)> {
         self.settle();
-        self.files
-            .iter()
-            .map(|(file, pages)| (*file, pages.bytes()))
+        let files = self.files.iter();
+        files.map(|(file, pages)| (*file, pages.bytes()))
     }
 
     /// Returns the `nr` largest files.
@@ -211,16 +210,12 @@ mod tests {
         add(2, 8, FolioState::DIRTY, PageAge::idle_for(Nanos(0)), 0, 1);
         let page = PAGE_SIZE;
         let of = account.totals()[&(0, 7)];
-        assert_eq!(
-            (of.total(), of.ages.touched, of.active),
-            (16 * page, 8 * page, 8 * page)
-        );
-        assert_eq!((of.used_once, of.used_again), (8 * page, 8 * page));
+        assert_eq!(of.total(), 16 * page);
+        let parts = [of.ages.touched, of.active, of.used_once, of.used_again];
+        assert_eq!(parts, [8 * page; 4]);
         let of = account.totals()[&(0, 8)];
-        assert_eq!(
-            (of.total(), of.ages.unknown, of.dirty),
-            (2 * page, page, page)
-        );
+        let parts = [of.total(), of.ages.unknown, of.dirty];
+        assert_eq!(parts, [2 * page, page, page]);
         let largest: Vec<_> = { account.largest(1).into_iter() }
             .map(|(file, bytes)| (file, bytes.total()))
             .collect();

@@ -37,10 +37,8 @@ struct Entry {
     hash: u8,
 }
 
-/// 512 frames.
 #[derive(Debug)]
 struct Block {
-    /// Entries of the folios that begin there.
     entries: [Entry; PAGES_PER_BLOCK],
     /// Frames that belong to a folio with an earlier first frame.
     tails: Bitmap,
@@ -106,13 +104,9 @@ impl FolioAges {
     /// Begins a round, in which all frames are scanned. `lru`: the kernel's present LRU.
     pub fn begin_round(&mut self, now: Nanos, lru: Lru) {
         let before = std::mem::replace(&mut self.lru_now, lru);
-        self.lru = if self.nr_rounds == 0 {
-            lru
-        } else {
-            lru.max(before)
-        };
+        self.lru = lru.max(before);
         if self.nr_rounds == 0 {
-            self.base = now;
+            (self.lru, self.base) = (lru, now);
         }
         while now.since(self.base).0 / UNIT >= u64::from(u16::MAX) {
             self.base = self.base + Nanos(u64::from(KEPT) * UNIT);
@@ -169,7 +163,7 @@ impl FolioAges {
         let age = match (is_accessed, state & KNOWN != 0 && is_told) {
             (true, _) => PageAge::Touched,
             (false, false) => PageAge::Unknown,
-            (false, true) => idle_for(units - since.min(units)),
+            (false, true) => idle_for(units.saturating_sub(since)),
         };
         SeenFolio {
             age,
@@ -203,10 +197,8 @@ impl FolioAges {
         if was_blind(entry.state, folio.state, self.lru) {
             return None;
         }
-        let units = self.units(now);
-        Some(Nanos(
-            u64::from(units - entry.since.min(units)).saturating_sub(1) * UNIT,
-        ))
+        let units = u64::from(self.units(now).saturating_sub(entry.since));
+        Some(Nanos(units.saturating_sub(1) * UNIT))
     }
 
     /// Ends the scan of these frames: folios that were not seen are removed.
@@ -366,7 +358,6 @@ mod tests {
         }
     }
 
-    /// Replaces the step of an idle page by its class.
     fn by_class(age: PageAge) -> PageAge {
         match age {
             PageAge::Idle(step) => PageAge::Idle(PageAge::class(step) as u8),
@@ -401,53 +392,26 @@ mod tests {
     #[test]
     fn accesses_are_told_from_what_the_kernel_marks() {
         for lru in [Classic, MultiGen] {
+            let check = |states: &[(u16, bool)], wanted: &[PageAge], nr_uses| {
+                check(lru, states, wanted, nr_uses);
+            };
+            let (active, marked) = ((ACT, false), (ACT | REF, false));
+            let cleared = (ACT | REF, true);
             // Unmarked: idle since the first scan.
-            check(
-                lru,
-                &[(0, false); 4],
-                &[Unknown, Idle(2), Idle(2), Idle(3)],
-                0,
-            );
+            let idle = [Unknown, Idle(2), Idle(2), Idle(3)];
+            check(&[(0, false); 4], &idle, 0);
             // Cleared: idle since.
-            check(
-                lru,
-                &[(ACT | REF, true), (ACT, false), (ACT, false)],
-                &[Unknown, Idle(2), Idle(2)],
-                0,
-            );
+            check(&[cleared, active, active], &idle[..3], 0);
             // Read again after that.
-            check(
-                lru,
-                &[
-                    (ACT | REF, true),
-                    (ACT | REF, true),
-                    (ACT, false),
-                    (ACT, false),
-                ],
-                &[Unknown, Touched, Idle(2), Idle(2)],
-                1,
-            );
+            let read = [Unknown, Touched, Idle(2), Idle(2)];
+            check(&[cleared, cleared, active, active], &read, 1);
             // Read twice: active. The next access is hidden while the mark is not cleared.
-            check(
-                lru,
-                &[
-                    (0, false),
-                    (ACT, false),
-                    (ACT | REF, false),
-                    (ACT | REF, false),
-                ],
-                &[Unknown, Touched, Touched, Unknown],
-                3,
-            );
+            let hidden = [Unknown, Touched, Touched, Unknown];
+            check(&[(0, false), active, marked, marked], &hidden, 3);
             // If reclaim makes an active page inactive, that is no access; if the page was not seen active, it was
             // accessed.
-            check(
-                lru,
-                &[(ACT, false), (WS, false), (WS, false)],
-                &[Unknown, Idle(2), Idle(2)],
-                0,
-            );
-            check(lru, &[(0, false), (WS, false)], &[Unknown, Touched], 1);
+            check(&[active, (WS, false), (WS, false)], &idle[..3], 0);
+            check(&[(0, false), (WS, false)], &[Unknown, Touched], 1);
         }
     }
 
@@ -491,11 +455,8 @@ mod tests {
             let seen = ages.look(&folio(index, state), second(s));
             (by_class(seen.age), seen.nr_uses)
         };
-        assert_eq!(
-            look(&mut ages, 3, 0, 10),
-            (PageAge::Touched, 0),
-            "read ahead"
-        );
+        let read_ahead = look(&mut ages, 3, 0, 10);
+        assert_eq!(read_ahead, (PageAge::Touched, 0));
         ages.end_frames(&(0..4096));
         ages.begin_round(second(50), Lru::Classic);
         assert_eq!(look(&mut ages, 3, 0, 50), (PageAge::Idle(3), 0));

@@ -8,6 +8,7 @@
 //! Limits: the reported age is the least of its class ([`AGE_BOUNDS`]). Beyond [`REGIONS_MAX`] regions the smallest are
 //! left out.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::CachedBytes;
@@ -17,7 +18,6 @@ use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
 /// Target of the regions.
 pub const PAGE_CACHE: TargetId = TargetId(u32::MAX);
-/// Most regions of a snapshot.
 const REGIONS_MAX: usize = 20_000;
 /// Start of the first file's addresses.
 const FIRST: u64 = 1 << 40;
@@ -50,35 +50,27 @@ impl CacheLayout {
         end: Nanos,
         files: impl Iterator<Item = (u64, CachedBytes)>,
     ) -> Snapshot {
-        let mut found: Vec<(u64, u64, CachedRegion, RegionSnapshot)> = Vec::new();
+        let mut found: Vec<(CachedRegion, RegionSnapshot)> = Vec::new();
         let mut windows = BTreeMap::new();
         for (file, bytes) in files {
             let window = self.window(file, bytes.total());
             windows.insert(file, window);
-            regions_of(
-                file,
-                window.start,
-                &bytes,
-                end.since(start),
-                |region, reported| {
-                    let rank = reported.memory.map_or(0, |memory| memory.resident);
-                    found.push((rank, region.range.start, region, reported));
-                },
-            );
+            found.extend(regions_of(file, window.start, bytes, end.since(start)));
         }
         self.windows = windows;
         if found.len() > REGIONS_MAX {
-            found.select_nth_unstable_by(REGIONS_MAX, |a, b| b.0.cmp(&a.0));
+            let size = |(region, _): &(CachedRegion, _)| Reverse(region.range.len());
+            found.select_nth_unstable_by_key(REGIONS_MAX, size);
             found.truncate(REGIONS_MAX);
         }
-        found.sort_unstable_by_key(|(_, start, ..)| *start);
-        self.regions = found.iter().map(|(_, _, region, _)| *region).collect();
+        found.sort_unstable_by_key(|(region, _)| region.range.start);
+        self.regions = found.iter().map(|(region, _)| *region).collect();
         Snapshot {
             target: PAGE_CACHE,
             start,
             end,
             nr_samples: 1,
-            regions: found.into_iter().map(|(.., reported)| reported).collect(),
+            regions: found.into_iter().map(|(_, reported)| reported).collect(),
             ..Snapshot::default()
         }
     }
@@ -107,20 +99,17 @@ impl CacheLayout {
     }
 }
 
-/// Adds the idle regions of a file, the oldest first.
+/// Returns the idle regions of a file from `start` on, the oldest first.
 fn regions_of(
     file: u64,
     start: u64,
-    bytes: &CachedBytes,
+    bytes: CachedBytes,
     interval: Nanos,
-    mut add: impl FnMut(CachedRegion, RegionSnapshot),
-) {
+) -> impl Iterator<Item = (CachedRegion, RegionSnapshot)> {
     let mut at = start;
-    for class in (0..NR_AGES).rev() {
+    (0..NR_AGES).rev().filter_map(move |class| {
         let resident = bytes.ages.idle[class];
-        let Some(range) = AddressRange::checked(at, at + resident) else {
-            continue;
-        };
+        let range = AddressRange::checked(at, at + resident)?;
         at += resident;
         let bound = class.checked_sub(1);
         let min_idle = bound.map_or(Nanos(0), |bound| AGE_BOUNDS[bound]);
@@ -130,14 +119,13 @@ fn regions_of(
             min_idle,
         };
         let reported = RegionSnapshot {
-            range,
-            nr_accesses: Some(0.0),
             age: u32::try_from(min_idle.0 / interval.0.max(1)).unwrap_or(u32::MAX),
             age_ns: min_idle,
             memory: Some(RegionMemory::resident(resident)),
+            ..RegionSnapshot::new(range, Some(0.0))
         };
-        add(region, reported);
-    }
+        Some((region, reported))
+    })
 }
 
 #[cfg(test)]
@@ -177,17 +165,11 @@ mod tests {
     #[test]
     fn a_files_bytes_stand_by_age_the_oldest_first_and_stay_where_they_are() {
         let mut layout = CacheLayout::default();
-        let first = reported(
-            &mut layout,
-            &[(7, bytes([0, 0, 0, 4, 0, 2, 0], 3)), (9, bytes([0; 7], 1))],
-        );
-        let wanted = [(7, 2, 600), (7, 4, 30)];
-        assert_eq!(first, wanted);
+        let files = [(7, bytes([0, 0, 0, 4, 0, 2, 0], 3)), (9, bytes([0; 7], 1))];
+        assert_eq!(reported(&mut layout, &files), [(7, 2, 600), (7, 4, 30)]);
         let oldest = layout.regions[0].range.start;
-        reported(
-            &mut layout,
-            &[(7, bytes([0, 0, 0, 0, 4, 2, 0], 3)), (8, bytes([0; 7], 1))],
-        );
+        let files = [(7, bytes([0, 0, 0, 0, 4, 2, 0], 3)), (8, bytes([0; 7], 1))];
+        reported(&mut layout, &files);
         assert_eq!(layout.regions[0].range.start, oldest);
         assert_eq!(layout.regions.iter().filter(|r| r.file == 9).count(), 0);
         // The file no longer fits into its addresses.
@@ -201,17 +183,9 @@ mod tests {
         let files = (0..30_000).map(|file| (file, bytes([0, 0, file, 0, 0, 0, 0], 0)));
         let snapshot = layout.snapshot(Nanos(0), Nanos(1), files);
         assert_eq!(snapshot.regions.len(), REGIONS_MAX);
-        assert!(
-            snapshot
-                .regions
-                .iter()
-                .all(|region| region.resident() >= 10_000 * PAGE_SIZE)
-        );
-        assert!(
-            snapshot
-                .regions
-                .windows(2)
-                .all(|r| r[0].range.end <= r[1].range.start)
-        );
+        let regions = &snapshot.regions;
+        let is_large = |region: &RegionSnapshot| region.resident() >= 10_000 * PAGE_SIZE;
+        assert!(regions.iter().all(is_large));
+        assert!(regions.is_sorted_by(|a, b| a.range.end <= b.range.start));
     }
 }

@@ -25,7 +25,6 @@ use std::ops::Range;
 use crate::address::Nanos;
 use crate::refault_rate::RefaultRate;
 
-/// Most files that are checked for returns.
 const FILES_MAX: usize = 16_384;
 /// Pages of a file that are noted together.
 const GROUP: u64 = u16::BITS as u64;
@@ -47,15 +46,13 @@ const FORMER_WEIGHT: f64 = 0.7;
 pub type FileId = (u64, u64);
 
 /// [`GROUP`] pages of a file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Sampled {
     /// The first page.
     first: u64,
-    /// The pages that were dropped.
     dropped: u16,
     /// The dropped pages that were read back.
     back: u16,
-    /// The pages that are cached.
     cached: u16,
 }
 
@@ -78,7 +75,6 @@ pub struct DroppedFile {
 }
 
 impl DroppedFile {
-    /// Notes these pages as dropped.
     fn drop_pages(&mut self, places: &[Range<u64>]) {
         for place in places {
             let mut first = place.start / GROUP * GROUP;
@@ -90,7 +86,14 @@ impl DroppedFile {
                             self.sample[at].dropped |= pages;
                             self.sample[at].back &= !pages;
                         }
-                        Err(at) => self.sample.insert(at, Sampled::new(first, pages)),
+                        Err(at) => {
+                            let of = Sampled {
+                                first,
+                                dropped: pages,
+                                ..Sampled::default()
+                            };
+                            self.sample.insert(at, of);
+                        }
                     }
                     self.thin();
                 }
@@ -123,9 +126,8 @@ impl DroppedFile {
 
     /// Marks these pages as cached.
     pub fn tell_cached(&mut self, pages: &Range<u64>) {
-        let first = self
-            .sample
-            .partition_point(|of| of.first + GROUP <= pages.start);
+        let is_before = |of: &Sampled| of.first + GROUP <= pages.start;
+        let first = self.sample.partition_point(is_before);
         let of_pages = self.sample[first..].iter_mut();
         for of in of_pages.take_while(|of| of.first < pages.end) {
             of.cached |= bits_of(of.first, pages);
@@ -144,10 +146,8 @@ impl DroppedFile {
     }
 
     fn sum(&self, bits: impl Fn(&Sampled) -> u16) -> u64 {
-        let pages = self
-            .sample
-            .iter()
-            .map(|of| u64::from(bits(of).count_ones()));
+        let groups = self.sample.iter();
+        let pages = groups.map(|of| u64::from(bits(of).count_ones()));
         pages.sum::<u64>() << self.thinned
     }
 
@@ -162,17 +162,6 @@ impl DroppedFile {
     /// Returns the number of pages that are not known to be back.
     fn nr_out(&self) -> u64 {
         self.sum(|of| of.dropped & !of.back)
-    }
-}
-
-impl Sampled {
-    fn new(first: u64, dropped: u16) -> Self {
-        Self {
-            first,
-            dropped,
-            back: 0,
-            cached: 0,
-        }
     }
 }
 
@@ -200,7 +189,6 @@ pub struct ReturnedFiles {
     /// The files in the order in which they will be checked.
     turns: VecDeque<FileId>,
     steps: BTreeMap<FileId, (u8, Nanos)>,
-    /// Returns of the files of each control group.
     groups: BTreeMap<u64, OfGroup>,
 }
 
@@ -238,11 +226,8 @@ impl OfGroup {
     fn take_returned(&mut self) -> u64 {
         let found = std::mem::take(&mut self.found_first) as f64;
         let (pages, back) = self.first_looks;
-        let unseen = if pages > 0.0 {
-            back / pages * self.nr_unseen as f64
-        } else {
-            0.0
-        };
+        let share = if pages > 0.0 { back / pages } else { 0.0 };
+        let unseen = share * self.nr_unseen as f64;
         self.first_looks = (pages * FORMER_WEIGHT, back * FORMER_WEIGHT);
         let new = (found + unseen - self.presumed).max(0.0);
         // The pages of forgotten files are no longer presumed.
@@ -357,9 +342,8 @@ impl ReturnedFiles {
     }
 
     fn step(&self, now: Nanos, file: FileId) -> u8 {
-        self.steps
-            .get(&file)
-            .map_or(0, |step| step_left(now, *step))
+        let step = self.steps.get(&file);
+        step.map_or(0, |step| step_left(now, *step))
     }
 
     /// Returns the pages that returned since the last call, including the presumed ones.
@@ -486,10 +470,8 @@ mod tests {
             assert_eq!(files.backoff_of_group(second(3600), 7), 1);
             files.backoff_of_group(second(1), 7)
         };
-        assert_eq!(
-            [0, 7, 9, 17, 33, 64].map(backoff_if_back),
-            [1, 1, 4, 16, 64, 64]
-        );
+        let backoffs = [0, 7, 9, 17, 33, 64].map(backoff_if_back);
+        assert_eq!(backoffs, [1, 1, 4, 16, 64, 64]);
     }
 
     #[test]
@@ -517,18 +499,12 @@ mod tests {
         let mut look = |files: &mut ReturnedFiles, cached: &dyn Fn(u64) -> bool| {
             let mut file = files.next(second(1)).expect("one");
             assert!(file.sample.len() <= SAMPLE_MAX);
-            assert!(
-                file.nr_pages().abs_diff(1 << 17) < 1 << 15,
-                "{}",
-                file.nr_pages()
-            );
-            let pages = file
-                .places()
-                .into_iter()
-                .flatten()
-                .filter(|page| cached(*page));
-            for page in pages.collect::<Vec<_>>() {
-                file.tell_cached(&(page..page + 1));
+            let nr_pages = file.nr_pages();
+            assert!(nr_pages.abs_diff(1 << 17) < 1 << 15, "{nr_pages}");
+            for page in file.places().into_iter().flatten() {
+                if cached(page) {
+                    file.tell_cached(&(page..page + 1));
+                }
             }
             files.found(second(1), file);
             returned += files.take_returned(second(1));
@@ -537,11 +513,8 @@ mod tests {
         assert_eq!(look(&mut files, &|page| page % 2 == 1), 0);
         let half = look(&mut files, &|page| page < 1 << 17);
         assert!(half.abs_diff(1 << 16) < 1 << 14, "{half}");
-        assert_eq!(
-            look(&mut files, &|page| page < 1 << 17),
-            half,
-            "no page twice"
-        );
+        let again = look(&mut files, &|page| page < 1 << 17);
+        assert_eq!(again, half, "no page twice");
         files.dropped(second(2), FILE, 0, &places);
         let again = look(&mut files, &|page| page < 1 << 17);
         assert_eq!(again, 2 * half, "but when it was dropped again");

@@ -10,20 +10,18 @@
 mod idle;
 
 use super::estimate::AccessEstimate;
-use super::granule::{GRANULE_PAGES, GRANULES, Since};
-use super::pages::{Counts, Pages, Seen};
-use super::returns::Returns;
+use super::pages::{Counts, GRANULE_PAGES, GRANULES, Pages, Seen, Since};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
-use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, mask_of, or};
+use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, or};
 use crate::monitor::block_pages::BlockPages;
-use crate::monitor::page_since::PageSince;
-use crate::monitor::ticks::nanos_of;
+use crate::monitor::page_since::{PageSince, nanos_of};
+use idle::Returns;
 
 /// A smaller share of touched unsampled pages counts as none: the sample behind it has only about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;
 
 /// From this share of touched unsampled pages on, all of them are reported as touched.
-pub(super) const SURE_SHARE: f32 = 0.95;
+const SURE_SHARE: f32 = 0.95;
 
 /// Value per page of knowing each page of an unknown block, beyond knowing the touched share.
 const FIRST_LOOK_VALUE: f32 = 0.6;
@@ -66,7 +64,7 @@ struct Unclearable {
     is_reached: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) address: u64,
     pub(super) huge: bool,
@@ -96,8 +94,9 @@ pub(super) struct Block {
 }
 
 /// The last time that the block's tables were read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Look {
+    #[default]
     Never,
     /// The tables were read at the end of an earlier interval.
     Before,
@@ -115,7 +114,6 @@ impl Look {
     }
 }
 
-/// States of a block without any page.
 const ALL_ABSENT: u64 = 0;
 /// Lower bit of each granule's state.
 const ONES: u64 = 0x5555_5555_5555_5555;
@@ -124,22 +122,9 @@ impl Block {
     pub(super) fn new(address: u64, now: u32) -> Self {
         Self {
             address,
-            huge: false,
-            look: Look::Never,
-            present: NONE,
-            sampled: NONE,
-            watching: NONE,
-            nr_watched: 0,
-            nr_watched_touched: 0,
             made_at: now,
-            swapped: None,
-            unclearable: None,
-            access_estimate: AccessEstimate::default(),
-            estimate: None,
-            states: 0,
             since: Since::All(now),
-            page_since: None,
-            returns: None,
+            ..Self::default()
         }
     }
 
@@ -243,8 +228,8 @@ impl Block {
     /// Counts pages that were touched after having been idle among the unsampled ones.
     pub(super) fn join_touched(&mut self) {
         let joined = count(&self.touched()).saturating_sub(self.nr_watched_touched.into());
-        self.access_estimate
-            .join(joined, count(&self.not_sampled()));
+        let unsampled = count(&self.not_sampled());
+        self.access_estimate.join(joined, unsampled);
     }
 
     /// Returns the share of its pages that were touched in the interval, if that is known.
@@ -290,8 +275,8 @@ impl Block {
 
     /// Returns the expected number of unsampled pages that are reported wrongly if none is watched.
     pub(super) fn doubt(&self) -> f32 {
-        self.access_estimate
-            .value_of_sample(count(&self.not_sampled()))
+        let unsampled = count(&self.not_sampled());
+        self.access_estimate.value_of_sample(unsampled)
     }
 
     /// Returns the value of clearing all its unsampled pages, including those that cannot be cleared by range.
@@ -300,14 +285,10 @@ impl Block {
         if unsampled == 0 {
             return 0.0;
         }
-        let first = if self.access_estimate.weight < LEAST_WEIGHT {
-            FIRST_LOOK_VALUE * unsampled as f32
-        } else {
-            0.0
-        };
-        self.access_estimate.value_of_sample(unsampled)
-            + self.access_estimate.value_of_whole(unsampled)
-            + first
+        let of = &self.access_estimate;
+        let is_first = of.weight < LEAST_WEIGHT;
+        let first = if is_first { FIRST_LOOK_VALUE } else { 0.0 };
+        of.value_of_sample(unsampled) + of.value_of_whole(unsampled) + first * unsampled as f32
     }
 
     /// Marks `pages` as unclearable, and defers the next try; the wait doubles with each call, from 1 s to 64 s.
@@ -343,16 +324,6 @@ impl Block {
         AddressRange::new(self.address, self.address + BLOCK_SIZE)
     }
 
-    /// Returns the block's pages that lie in `range`.
-    pub(super) fn pages_in(&self, range: AddressRange) -> Bitmap {
-        let Some(range) = range.intersection(self.range()) else {
-            return NONE;
-        };
-        let page = |address: u64| ((address - self.address) / PAGE_SIZE) as usize;
-        mask_of(page(range.start)..page(range.end))
-    }
-
-    /// Returns the addresses of the pages `pages`.
     pub(super) fn addresses(&self, pages: std::ops::Range<usize>) -> AddressRange {
         let at = |page: usize| self.address + page as u64 * PAGE_SIZE;
         AddressRange::new(at(pages.start), at(pages.end))
@@ -386,8 +357,8 @@ impl Block {
             self.since = Since::All(now);
             return;
         }
-        self.since
-            .set((0..GRANULES).filter(|g| is_changed(*g)), now);
+        let changed = (0..GRANULES).filter(|granule| is_changed(*granule));
+        self.since.set(changed, now);
     }
 
     fn state_of(&self, granule: usize, seen: &Seen, hides_accesses: bool) -> State {
@@ -409,12 +380,9 @@ impl Block {
         if unsampled != 0 && is_busy {
             return State::Busy;
         }
-        let known = bits(&self.sampled)
-            | if self.estimate.is_some() {
-                unsampled
-            } else {
-                0
-            };
+        let is_estimated = self.estimate.is_some();
+        let estimated = if is_estimated { unsampled } else { 0 };
+        let known = bits(&self.sampled) | estimated;
         let is_told = (known & present).count_ones() * 2 >= present.count_ones();
         if !is_told || hides_accesses || !self.is_fresh() {
             State::Unknown
@@ -446,7 +414,6 @@ impl Block {
         self.since.of(granule)
     }
 
-    /// Returns whether one of its granules is unknown.
     pub(super) fn has_unknown(&self) -> bool {
         self.states & self.states >> 1 & ONES != 0
     }
@@ -473,9 +440,8 @@ impl Block {
         and_not(&self.sampled, &self.busy())
     }
 
-    /// Restarts the age of the granules and pages in `range`.
     pub(super) fn reset_age(&mut self, range: AddressRange, now: u32) {
-        let pages = self.pages_in(range);
+        let pages = bits::mask(self.address, range);
         if pages == bits::ALL {
             self.since = Since::All(now);
             self.page_since = None;
@@ -528,20 +494,18 @@ impl Block {
         } else {
             self.mean_idle_since(Pages::All, &self.untouched(), now)
         };
+        let swapped = self.swapped.as_ref();
+        let swapped = swapped.map_or(NONE, |swapped| and_not(swapped, &self.present));
         Some(BlockPages {
             block: self.address,
             resident: self.present,
             touched,
             unknown: and(&unknown, &untold),
-            swapped: self
-                .swapped
-                .as_ref()
-                .map_or(NONE, |swapped| and_not(swapped, &self.present)),
+            swapped,
             untouched_for: nanos_of(now.saturating_sub(since as u32)),
         })
     }
 
-    /// Returns the touched and the unsampled pages of the last interval.
     pub(super) fn seen(&self) -> Seen {
         Seen {
             touched: self.touched(),

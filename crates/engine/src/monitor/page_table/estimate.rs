@@ -137,14 +137,9 @@ impl AccessEstimate {
     /// Returns the pages that clearing all of `unsampled` protects from a wrong report, beyond the effect of a sample.
     pub(super) fn value_of_whole(&self, unsampled: u32) -> f32 {
         let m = self.touched;
-        let mixed = 4.0
-            * m
-            * (1.0 - m)
-            * if self.is_uniform {
-                UNIFORM_DISCOUNT
-            } else {
-                0.5
-            };
+        let is_mixed = !self.is_uniform;
+        let factor = if is_mixed { 0.5 } else { UNIFORM_DISCOUNT };
+        let mixed = 4.0 * m * (1.0 - m) * factor;
         let is_sure = self.weight / (self.weight + 4.0);
         let idle = IDLE_BONUS * (1.0 - m) * is_sure;
         // In the end every block is worth a look at each page.
@@ -182,29 +177,20 @@ mod tests {
 
     #[test]
     fn what_is_left_after_the_untouched_ones_are_known_was_touched() {
-        let mut access_estimate = observed(&[(512, 46)]);
-        access_estimate.select(512, 46);
-        assert!(
-            access_estimate.touched > 0.95 && access_estimate.weight <= 2.0,
-            "{access_estimate:?}"
-        );
+        let mut of = observed(&[(512, 46)]);
+        of.select(512, 46);
+        assert!(of.touched > 0.95 && of.weight <= 2.0, "{of:?}");
     }
 
     #[test]
     fn noise_is_averaged() {
-        let access_estimate = observed(&[(16, 6), (16, 8), (16, 5), (16, 7), (16, 6)]);
-        assert!(
-            (access_estimate.touched - 0.4).abs() < 0.05,
-            "{access_estimate:?}"
-        );
+        let of = observed(&[(16, 6), (16, 8), (16, 5), (16, 7), (16, 6)]);
+        assert!((of.touched - 0.4).abs() < 0.05, "{of:?}");
     }
 
     #[test]
     fn idle_pages_are_worth_clearing_for_good_and_busy_ones_are_not() {
-        let (idle, busy) = (
-            observed(&[(16, 0), (16, 0)]),
-            observed(&[(16, 16), (16, 16)]),
-        );
+        let (idle, busy) = (observed(&[(16, 0); 2]), observed(&[(16, 16); 2]));
         assert!(idle.value_of_whole(512) > 5.0 * busy.value_of_whole(512));
     }
 

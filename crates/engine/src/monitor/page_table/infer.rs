@@ -38,19 +38,18 @@ pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     block.estimate = Some(share);
     let nr_unsampled = count(&block.unsampled());
     let nr_left = nr_unsampled + nr_touched;
-    block
-        .access_estimate
-        .select(nr_unsampled + nr_watched, nr_left);
+    let estimate = &mut block.access_estimate;
+    estimate.select(nr_unsampled + nr_watched, nr_left);
     if watch.is_whole {
         let share = nr_touched as f32 / nr_watched as f32;
-        block.access_estimate.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
-        block.access_estimate.since_whole = 0;
+        estimate.is_uniform = !(1.0 - UNIFORM..=UNIFORM).contains(&share);
+        estimate.since_whole = 0;
     }
     if let Some(in_window) = watch.touched_in_window
         && nr_touched > 0
     {
         let rate = in_window.min(nr_touched) as f32 / nr_touched as f32;
-        block.access_estimate.observe_rate(rate);
+        estimate.observe_rate(rate);
     }
     is_change.then_some(before)
 }

@@ -32,17 +32,12 @@
 //! do not show all accesses (a KVM guest).
 
 mod block;
-mod by_page;
 mod clears;
 mod estimate;
-mod granule;
-mod idle;
 mod infer;
-mod page_ages;
 mod pages;
 mod plan;
 mod report;
-mod returns;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -53,7 +48,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{AddressRange, Nanos};
+use crate::address::{AddressRange, Nanos, PAGES_PER_BLOCK};
 use crate::attributes::CPU_BUDGET;
 use crate::port::Cost;
 use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
@@ -62,8 +57,9 @@ pub use block::BlockFacts;
 
 use super::bits::{and, count};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
+use super::frames::PageAge;
 use super::idle_pages::PageAgeRule;
-use super::ticks::ticks;
+use super::page_since::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
 pub use plan::ClearPlan;
 use plan::Prices;
@@ -145,7 +141,6 @@ pub struct TableMonitor {
     watches: Vec<Watch>,
     /// CPU time of the interval that is not part of its fixed cost: clears and updates.
     other_ns: f64,
-    /// Total cost at the end of the last interval.
     cost_at_end: Option<f64>,
     fixed_cost: FixedCost,
     /// Predicted cost of the clears in progress, in microseconds.
@@ -155,9 +150,7 @@ pub struct TableMonitor {
     nr_set_again: u64,
     /// Factor of the interval over the shortest one; more is watched in a longer interval.
     stretch: f64,
-    /// Touched pages in the last snapshots.
     nr_touched: f64,
-    /// Regions of the last snapshots.
     nr_regions: usize,
     /// Most regions in a snapshot at present.
     nr_regions_max: usize,
@@ -228,9 +221,8 @@ impl TableMonitor {
     /// Sets the watched mappings of `target`, in address order.
     pub fn update_layout(&mut self, target: TargetId, mappings: &[AddressRange], now: Nanos) {
         let target = self.targets.entry(target);
-        target
-            .or_insert_with(|| Target::new(now))
-            .set_mappings(mappings);
+        let target = target.or_insert_with(|| Target::new(now));
+        target.set_mappings(mappings);
     }
 
     /// Sets the blocks of `target` that have page tables, in address order. Known blocks are kept, others are dropped,
@@ -256,13 +248,10 @@ impl TableMonitor {
         let Some(target) = self.targets.get_mut(&target) else {
             return;
         };
-        let first = target
-            .blocks
-            .partition_point(|block| block.range().end <= range.start);
-        for block in target.blocks[first..]
-            .iter_mut()
-            .take_while(|block| block.address < range.end)
-        {
+        let blocks = &mut target.blocks;
+        let first = blocks.partition_point(|block| block.range().end <= range.start);
+        let blocks = blocks[first..].iter_mut();
+        for block in blocks.take_while(|block| block.address < range.end) {
             block.reset_age(range, now);
         }
     }
@@ -353,17 +342,16 @@ impl TableMonitor {
     /// Returns the blocks with watched pages, by target and in address order.
     pub fn watched_blocks(&self) -> Vec<(TargetId, Vec<u64>)> {
         let groups = self.watches.chunk_by(|a, b| a.target == b.target);
-        groups
-            .map(|group| (group[0].target, group.iter().map(|w| w.address).collect()))
-            .collect()
+        let blocks = |group: &[Watch]| group.iter().map(|w| w.address).collect();
+        groups.map(|of| (of[0].target, blocks(of))).collect()
     }
 
     /// Records the cost of clearing and of reading again.
     pub fn clears_done(&mut self, before: &Cost, after: &Cost) {
         let took_ns = total_ns(after) - total_ns(before);
         self.other_ns += took_ns;
-        self.prices
-            .learn(self.planned_us, (took_ns / 1000.0) as f32);
+        let took_us = (took_ns / 1000.0) as f32;
+        self.prices.learn(self.planned_us, took_us);
     }
 
     /// Records CPU time of work that not every interval needs.
@@ -374,7 +362,7 @@ impl TableMonitor {
     /// Returns the CPU seconds per second for the work of one share. Each share keeps its limit. If work outside the
     /// shares leaves nothing for clears, all shares shrink.
     pub fn rate(&self, share: impl Fn(&BudgetShares) -> f64) -> f64 {
-        self.attributes.cpu_budget * share(&self.shares) / self.bucket.slowness()
+        self.attributes.cpu_budget * share(&self.shares) / self.bucket.slowness
     }
 
     /// Returns saved CPU time that clears do not need.
@@ -400,6 +388,29 @@ impl TableMonitor {
         self.window_end = None;
     }
 
+    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages), for callers that act on them. `ages`
+    /// selects the kind of their ages.
+    pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
+        self.tells_idle_pages = Some(ages);
+    }
+
+    /// Returns the age of each page of the block at `address`, after an interval has ended. A page that was not present
+    /// then counts as touched, and so does a page that was touched after `since`. Returns `None` if the block is not
+    /// watched.
+    pub fn page_ages(
+        &self,
+        target: TargetId,
+        address: u64,
+        since: Nanos,
+        now: Nanos,
+    ) -> Option<[PageAge; PAGES_PER_BLOCK]> {
+        let target = self.targets.get(&target)?;
+        let blocks = &target.blocks;
+        let at = blocks.binary_search_by_key(&address, |block| block.address);
+        let (since, now) = (self.ticks(since), self.ticks(now));
+        Some(blocks[at.ok()?].page_ages(since, now, target.hides_accesses))
+    }
+
     fn ticks(&self, now: Nanos) -> u32 {
         ticks(now.since(self.started))
     }
@@ -408,18 +419,13 @@ impl TableMonitor {
         Nanos(self.interval_end.0.saturating_sub(self.interval.0))
     }
 
-    /// Updates the estimates of watched blocks from their watched pages.
     fn observe_watches(&mut self) {
         let mut changed: Vec<(TargetId, usize, f32)> = Vec::new();
         for watch in std::mem::take(&mut self.watches) {
-            let Some(target) = self.targets.get_mut(&watch.target) else {
-                continue;
-            };
-            let Some(at) = target.find(watch.address) else {
-                continue;
-            };
-            let block = &mut target.blocks[at];
-            if let Some(before) = observe(&watch, block) {
+            if let Some(target) = self.targets.get_mut(&watch.target)
+                && let Some(at) = target.find(watch.address)
+                && let Some(before) = observe(&watch, &mut target.blocks[at])
+            {
                 changed.push((watch.target, at, before));
             }
         }
@@ -439,7 +445,6 @@ impl TableMonitor {
         }
     }
 
-    /// Estimates the blocks that were not watched.
     fn estimate_the_rest(&mut self) {
         for target in self.targets.values_mut() {
             for block in &mut target.blocks {
@@ -469,8 +474,10 @@ impl TableMonitor {
             let nr_samples = (interval.0 / self.attributes.window.0).max(1) as u32;
             let finish = |draft: &report::Draft| draft.finish(since_start, interval, nr_samples);
             let regions: Vec<RegionSnapshot> = drafts.iter().map(finish).collect();
-            let blocks = by_page::blocks(target, &regions, ticks, blocks_left);
+            let blocks = report::blocks_by_page(target, &regions, ticks, blocks_left);
             blocks_left -= blocks.len();
+            let ages = self.tells_idle_pages.filter(|_| !target.hides_accesses);
+            let idle_pages = ages.map_or_else(Vec::new, |ages| target.idle_pages(ticks, ages));
             snapshots.push(Snapshot {
                 target: *id,
                 start: target.from,
@@ -478,7 +485,7 @@ impl TableMonitor {
                 nr_samples,
                 regions,
                 blocks,
-                idle_pages: Arc::new(self.idle_pages(target, ticks)),
+                idle_pages: Arc::new(idle_pages),
             });
         }
         snapshots

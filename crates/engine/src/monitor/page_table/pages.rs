@@ -1,7 +1,50 @@
-//! Sets of a block's pages, and counts of pages by state.
+//! Sets of a block's pages: granules that share an age, counts of pages by state.
 
-use crate::address::PAGES_PER_BLOCK;
+use crate::address::{PAGE_SIZE, PAGES_PER_BLOCK};
 use crate::monitor::bits::{Bitmap, NONE, and, count, mask_of};
+
+/// Pages that share an age.
+pub(super) const GRANULE_PAGES: usize = 16;
+pub(super) const GRANULES: usize = PAGES_PER_BLOCK / GRANULE_PAGES;
+pub(super) const GRANULE_BYTES: u64 = GRANULE_PAGES as u64 * PAGE_SIZE;
+
+/// Ticks since which the granules of a block are in their states. One value suffices while all are the same.
+#[derive(Clone, Debug)]
+pub(super) enum Since {
+    All(u32),
+    Each(Box<[u32; GRANULES]>),
+}
+
+impl Default for Since {
+    fn default() -> Self {
+        Self::All(0)
+    }
+}
+
+impl Since {
+    pub(super) fn of(&self, granule: usize) -> u32 {
+        match self {
+            Self::All(since) => *since,
+            Self::Each(each) => each[granule],
+        }
+    }
+
+    pub(super) fn mean(&self) -> f64 {
+        match self {
+            Self::All(since) => f64::from(*since),
+            Self::Each(each) => each.iter().map(|s| f64::from(*s)).sum::<f64>() / GRANULES as f64,
+        }
+    }
+
+    pub(super) fn set(&mut self, granules: impl Iterator<Item = usize>, now: u32) {
+        if let Self::All(since) = *self {
+            *self = Self::Each(Box::new([since; GRANULES]));
+        }
+        if let Self::Each(each) = self {
+            granules.for_each(|granule| each[granule] = now);
+        }
+    }
+}
 
 /// The touched and the unsampled pages of a block in an interval.
 pub(super) struct Seen {
@@ -55,7 +98,6 @@ impl Pages {
     }
 }
 
-/// Numbers of pages by state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) resident: f64,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::block::Block;
-use super::granule::GRANULE_PAGES;
+use super::pages::GRANULE_PAGES;
 use super::target::Target;
 use super::watch::{ClearedBy, HOLD_MAX, Watch};
 use crate::address::{AddressRange, Nanos};
@@ -84,7 +84,6 @@ struct Step {
     what: What,
 }
 
-/// The scope of a clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// Some pages of a block.
@@ -95,7 +94,6 @@ enum What {
     Space,
 }
 
-/// A block with unsampled pages.
 struct Candidate {
     /// Place in the list of targets.
     target: u32,
@@ -124,7 +122,6 @@ struct Choice {
     spaces: BTreeSet<u32>,
 }
 
-/// Plans clears that cost at most `allowance_us`.
 pub(super) fn plan<'a>(
     targets: impl Iterator<Item = (TargetId, &'a mut Target)>,
     now: Nanos,
@@ -175,12 +172,11 @@ fn doubt(targets: &[(TargetId, &mut Target)], candidates: &[Candidate], choice: 
         choice.blocks.contains_key(&(*at as u32)) || choice.spaces.contains(&candidate.target)
     };
     let unwatched = candidates.iter().enumerate().filter(|c| !is_watched(c));
-    unwatched
-        .map(|(_, candidate)| {
-            let blocks = &targets[candidate.target as usize].1.blocks;
-            blocks[candidate.block as usize].doubt()
-        })
-        .sum()
+    let doubt = |(_, candidate): (usize, &Candidate)| {
+        let blocks = &targets[candidate.target as usize].1.blocks;
+        blocks[candidate.block as usize].doubt()
+    };
+    unwatched.map(doubt).sum()
 }
 
 /// Takes the best steps within the budget. Clearing an address space replaces the steps chosen for its blocks. It may
@@ -303,10 +299,8 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
             what,
         });
     };
-    let (sample, whole) = (
-        access_estimate.value_of_sample(nr_unsampled),
-        access_estimate.value_of_whole(nr_unsampled),
-    );
+    let sample = access_estimate.value_of_sample(nr_unsampled);
+    let whole = access_estimate.value_of_whole(nr_unsampled);
     if block.huge {
         add(sample + whole, prices.range(1, 1, 0.0), What::Block);
         return;
@@ -320,11 +314,8 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         add(sample + whole, whole_cost, What::Block);
         return;
     }
-    let sample_cost = prices.range(
-        1,
-        SAMPLE_PAGES,
-        access_estimate.touched * SAMPLE_PAGES as f32,
-    );
+    let touched = access_estimate.touched * SAMPLE_PAGES as f32;
+    let sample_cost = prices.range(1, SAMPLE_PAGES, touched);
     let ratio = whole / (whole_cost - sample_cost).max(1.0);
     if ratio > sample / sample_cost {
         add(sample + whole, whole_cost, What::Block);
@@ -391,11 +382,9 @@ fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMu
         return;
     }
     let first = target.mappings.partition_point(|m| m.end <= whole.start);
-    for mapping in target.mappings[first..]
-        .iter()
-        .take_while(|m| m.start < whole.end)
-    {
-        let mine = and(pages, &block.pages_in(*mapping));
+    let mappings = target.mappings[first..].iter();
+    for mapping in mappings.take_while(|m| m.start < whole.end) {
+        let mine = and(pages, &bits::mask(block.address, *mapping));
         if is_empty(&mine) {
             continue;
         }

@@ -1,12 +1,14 @@
-//! Makes regions from blocks by joining similar neighbours.
+//! Makes regions from blocks by joining similar neighbours. Selects the blocks that are reported page by page: those of
+//! regions that only give the number of touched pages.
 
 use super::block::{Block, State};
-use super::granule::{GRANULE_BYTES, GRANULE_PAGES};
-use super::pages::{Counts, Pages, Seen};
+use super::pages::{Counts, GRANULE_BYTES, GRANULE_PAGES, Pages, Seen};
 use super::target::Target;
 use crate::address::{AddressRange, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::bits;
-use crate::monitor::ticks::nanos_of;
+use crate::monitor::block_pages::BlockPages;
+use crate::monitor::by_page::is_mixed;
+use crate::monitor::page_since::nanos_of;
 use crate::snapshot::{RegionMemory, RegionSnapshot};
 
 /// Length up to which regions are joined with their neighbours first if there are too many. The length then doubles in
@@ -69,13 +71,9 @@ impl Draft {
     /// Adds a neighbour; ages become means weighted by size, as in DAMON.
     fn absorb(&mut self, next: &Self) {
         let mean = |a: f64, wa: f64, b: f64, wb: f64| (a * wa + b * wb) / (wa + wb).max(1e-9);
-        if self.untouched() + next.untouched() > 0.0 {
-            self.idle_since = mean(
-                self.idle_since,
-                self.untouched(),
-                next.idle_since,
-                next.untouched(),
-            );
+        let (own, others) = (self.untouched(), next.untouched());
+        if own + others > 0.0 {
+            self.idle_since = mean(self.idle_since, own, next.idle_since, others);
         }
         let weight = |draft: &Self| draft.counts.touched + draft.counts.unknown;
         if weight(self) + weight(next) > 0.0 {
@@ -202,7 +200,6 @@ fn drafts(target: &Target, detail: Detail, now: u32) -> Vec<Draft> {
     drafts.all
 }
 
-/// The drafts of a target during their construction.
 struct Drafts<'a> {
     target: &'a Target,
     detail: Detail,
@@ -223,14 +220,8 @@ impl Drafts<'_> {
                 since
             };
             let is_unknown = block.state(0) == State::Unknown;
-            self.add(
-                block,
-                &seen,
-                piece,
-                mapping,
-                is_unknown,
-                (since, idle_since),
-            );
+            let times = (since, idle_since);
+            self.add(block, &seen, piece, mapping, is_unknown, times);
             return;
         }
         let untouched = block.untouched();
@@ -274,8 +265,7 @@ impl Drafts<'_> {
         };
         while from < end {
             let first = kind(from);
-            let to = (from..end).find(|page| kind(*page) != first);
-            let to = to.unwrap_or(end);
+            let to = (from..end).find(|page| kind(*page) != first).unwrap_or(end);
             let idle_since = first.map_or(since, f64::from);
             let range = block.addresses(from..to);
             self.add(block, seen, range, mapping, false, (since, idle_since));
@@ -344,20 +334,14 @@ fn is_same(a: &Draft, b: &Draft) -> bool {
         }
 }
 
-/// Joins the neighbours that `are_joined` accepts.
 fn coarsen(drafts: &mut Vec<Draft>, are_joined: impl Fn(&Draft, &Draft) -> bool) {
-    let mut kept = 0;
-    for at in 1..drafts.len() {
-        let next = drafts[at];
-        let last = &mut drafts[kept];
-        if are_joined(last, &next) {
-            last.absorb(&next);
-        } else {
-            kept += 1;
-            drafts[kept] = next;
+    drafts.dedup_by(|next, last| {
+        let is_joined = are_joined(last, next);
+        if is_joined {
+            last.absorb(next);
         }
-    }
-    drafts.truncate(kept + 1);
+        is_joined
+    });
 }
 
 /// Returns whether both are idle neighbours and one of them is short; their ages do not matter.
@@ -402,4 +386,29 @@ fn are_alike(a: &Draft, b: &Draft, now: u32, threshold: f64) -> bool {
             old < young * 1.3 + 1.0
         }
     }
+}
+
+/// Returns the pages of the blocks of `target` that lie in mixed regions, in address order. Returns none if there are
+/// more than `most` such blocks.
+pub(super) fn blocks_by_page(
+    target: &Target,
+    regions: &[RegionSnapshot],
+    now: u32,
+    most: usize,
+) -> Vec<BlockPages> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    for range in regions.iter().filter(|r| is_mixed(r)).map(|r| r.range) {
+        let first = block_of(range.start);
+        at += target.blocks[at..].partition_point(|block| block.address < first);
+        let rest = &target.blocks[at..];
+        let nr = rest.partition_point(|block| block.address < range.end);
+        if all.len() + nr > most {
+            return Vec::new();
+        }
+        let reported = rest[..nr].iter();
+        all.extend(reported.filter_map(|block| block.by_page(now, target.hides_accesses)));
+        at += nr;
+    }
+    all
 }

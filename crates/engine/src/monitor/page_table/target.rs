@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::block::Block;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, block_of};
-use crate::monitor::bits::{Bitmap, NONE, count, mask_of, or};
+use crate::monitor::bits::{ALL, Bitmap, NONE, count, mask_of, or};
+use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
 
 /// A target: its mappings and blocks, both in address order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Target {
     pub(super) mappings: Vec<AddressRange>,
     #[expect(
@@ -30,13 +31,9 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn new(now: Nanos) -> Self {
         Self {
-            mappings: Vec::new(),
-            blocks: Vec::new(),
-            partial: BTreeMap::new(),
             from: now,
-            hides_accesses: false,
             spared_until: now,
-            cursor: 0,
+            ..Self::default()
         }
     }
 
@@ -52,13 +49,8 @@ impl Target {
 
     /// Keeps the blocks of `addresses` (in address order), drops others, and makes new ones.
     pub(super) fn set_blocks(&mut self, addresses: &[u64], now: u32) {
-        let same = self.blocks.len() == addresses.len()
-            && self
-                .blocks
-                .iter()
-                .zip(addresses)
-                .all(|(b, a)| b.address == *a);
-        if same {
+        let known = self.blocks.iter().map(|block| &block.address);
+        if known.eq(addresses) {
             return;
         }
         let mut old = std::mem::take(&mut self.blocks).into_iter().peekable();
@@ -66,18 +58,16 @@ impl Target {
         for &address in addresses {
             while old.next_if(|block| block.address < address).is_some() {}
             let kept = old.next_if(|block| block.address == address);
-            self.blocks
-                .push(kept.unwrap_or_else(|| Box::new(Block::new(address, now))));
+            let block = kept.unwrap_or_else(|| Box::new(Block::new(address, now)));
+            self.blocks.push(block);
         }
     }
 
     /// Returns the pages of a block that are watched.
     pub(super) fn watched(&self, address: u64) -> Bitmap {
-        let partial = self.partial.get(&address);
-        partial.copied().unwrap_or(crate::monitor::bits::ALL)
+        self.partial.get(&address).copied().unwrap_or(ALL)
     }
 
-    /// Begins a new interval.
     pub(super) fn begin_interval(&mut self, now: Nanos) {
         self.from = now;
         self.cursor = 0;
@@ -86,7 +76,6 @@ impl Target {
         }
     }
 
-    /// Returns the number of its resident pages.
     pub(super) fn nr_resident(&self) -> u64 {
         let pages = self.blocks.iter().map(|block| count(&block.present));
         pages.map(u64::from).sum()
@@ -96,16 +85,21 @@ impl Target {
     pub(super) fn find(&mut self, address: u64) -> Option<usize> {
         let at = match self.blocks.get(self.cursor) {
             Some(block) if block.address == address => self.cursor,
-            _ => self
-                .blocks
-                .binary_search_by_key(&address, |block| block.address)
-                .ok()?,
+            _ => {
+                let found = self.blocks.binary_search_by_key(&address, |b| b.address);
+                found.ok()?
+            }
         };
         self.cursor = at + 1;
         Some(at)
     }
 
-    /// Returns the mapping that `address` lies in.
+    /// Returns the idle pages of blocks in which other pages are in use.
+    pub(super) fn idle_pages(&self, now: u32, ages: PageAgeRule) -> Vec<IdlePages> {
+        let blocks = self.blocks.iter();
+        blocks.filter_map(|of| of.idle_pages(now, ages)).collect()
+    }
+
     pub(super) fn mapping_at(&self, address: u64) -> Option<AddressRange> {
         let at = self.mappings.partition_point(|m| m.end <= address);
         let mapping = *self.mappings.get(at)?;
@@ -119,12 +113,9 @@ fn partial_blocks(mappings: &[AddressRange]) -> BTreeMap<u64, Bitmap> {
     for mapping in mappings {
         for block in [block_of(mapping.start), block_of(mapping.end - 1)] {
             let whole = AddressRange::new(block, block + BLOCK_SIZE);
-            let Some(part) = whole.intersection(*mapping) else {
+            let Some(part) = whole.intersection(*mapping).filter(|part| *part != whole) else {
                 continue;
             };
-            if part == whole {
-                continue;
-            }
             let page = |address: u64| ((address - block) / PAGE_SIZE) as usize;
             let pages = mask_of(page(part.start)..page(part.end));
             let watched = partial.entry(block).or_insert(NONE);
@@ -146,10 +137,8 @@ mod tests {
             AddressRange::new(0x5000, 0x20_2000),
             AddressRange::new(0x60_0000, 0x80_0000),
         ]);
-        let counts: Vec<_> = partial
-            .iter()
-            .map(|(b, pages)| (*b, count(pages)))
-            .collect();
+        let counts = partial.iter().map(|(b, pages)| (*b, count(pages)));
+        let counts: Vec<_> = counts.collect();
         assert_eq!(counts, [(0, 2 + 507), (0x20_0000, 2)]);
     }
 }

@@ -20,10 +20,8 @@ struct Memory<'a> {
 impl Memory<'_> {
     fn window(&mut self) {
         for page in 0..self.nr_pages {
-            self.random = self
-                .random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+            self.random = self.random.wrapping_add(1);
             let roll = (self.random >> 33) as f64 / (1u64 << 31) as f64;
             if roll < (self.rate)(page) {
                 self.accessed[page as usize] = true;
@@ -32,17 +30,15 @@ impl Memory<'_> {
     }
 
     fn facts(&self, block: u64) -> BlockFacts {
-        let mut accessed = [0; 8];
+        let mut accessed = bits::NONE;
         for page in 0..512 {
-            let set = self.accessed[(block / PAGE_SIZE) as usize + page];
-            accessed[page / 64] |= u64::from(set) << (page % 64);
+            let is_set = self.accessed[(block / PAGE_SIZE) as usize + page];
+            bits::put(&mut accessed, page, is_set);
         }
         BlockFacts {
             address: block,
-            huge: false,
-            present: [u64::MAX; 8],
             accessed,
-            swapped: [0; 8],
+            ..UNTOUCHED
         }
     }
 
@@ -57,9 +53,24 @@ impl Memory<'_> {
 
 const TARGET: TargetId = TargetId(0);
 
-fn monitor(now: Nanos) -> TableMonitor {
+/// The first block, with all pages present and none accessed.
+const UNTOUCHED: BlockFacts = BlockFacts {
+    address: 0,
+    huge: false,
+    present: bits::ALL,
+    accessed: bits::NONE,
+    swapped: bits::NONE,
+};
+
+/// Returns a monitor of the first `nr_blocks` blocks.
+fn monitor(now: Nanos, nr_blocks: u64) -> TableMonitor {
     let attributes = TableAttributes::default();
-    TableMonitor::new(attributes, BudgetShares::PROCESSES, now)
+    let mut monitor = TableMonitor::new(attributes, BudgetShares::PROCESSES, now);
+    let mapping = AddressRange::new(0, nr_blocks * BLOCK_SIZE);
+    let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
+    monitor.update_layout(TARGET, &[mapping], now);
+    monitor.set_blocks(TARGET, &blocks, now);
+    monitor
 }
 
 /// Runs the monitor for `windows`, at the costs of a busy virtual machine. Returns the last snapshot and the used share
@@ -85,13 +96,9 @@ fn run_shared(
     };
     let attributes = TableAttributes::default();
     let mut now = Nanos(1_000_000_000);
-    let mut monitor = monitor(now);
+    let mut monitor = monitor(now, nr_blocks);
     let mut cost = Cost::default();
     let mut last = None;
-    let mapping = AddressRange::new(0, nr_blocks * BLOCK_SIZE);
-    let blocks: Vec<u64> = (0..nr_blocks).map(|b| b * BLOCK_SIZE).collect();
-    monitor.update_layout(TARGET, &[mapping], now);
-    monitor.set_blocks(TARGET, &blocks, now);
     let spend = |cost: &mut Cost, ns: u64| cost.monitor_cpu = cost.monitor_cpu + Nanos(ns);
     for _ in 0..windows {
         memory.window();
@@ -161,43 +168,28 @@ fn watched(monitor: &TableMonitor) -> Vec<u64> {
 fn accuracy(snapshot: &Snapshot, is_hot: &dyn Fn(u64) -> bool) -> (f64, f64) {
     let (mut said, mut right, mut hot) = (0u64, 0u64, 0u64);
     for region in &snapshot.regions {
-        let says_hot = snapshot
-            .access_rate(region)
-            .is_some_and(|rate| rate >= 0.25);
+        let says_hot = snapshot.access_rate(region) >= Some(0.25);
         for page in region.range.start / PAGE_SIZE..region.range.end / PAGE_SIZE {
             said += u64::from(says_hot);
             hot += u64::from(is_hot(page));
             right += u64::from(says_hot && is_hot(page));
         }
     }
-    (
-        right as f64 / said.max(1) as f64,
-        right as f64 / hot.max(1) as f64,
-    )
+    let part_of = |all: u64| right as f64 / all.max(1) as f64;
+    (part_of(said), part_of(hot))
 }
 
 fn check(nr_blocks: u64, seconds: u64, is_hot: &dyn Fn(u64) -> bool) {
     let rate = |page| if is_hot(page) { 0.9 } else { 0.0 };
     let (snapshot, share) = run(nr_blocks, seconds * 50, &rate);
     let (precision, recall) = accuracy(&snapshot, is_hot);
-    assert!(
-        precision >= 0.95 && recall >= 0.95,
-        "precision {precision:.3} recall {recall:.3}"
-    );
+    let result = format!("precision {precision:.3} recall {recall:.3}");
+    assert!(precision.min(recall) >= 0.95, "{result}");
     assert!(share <= 0.0131, "spent {:.2} % of a CPU", share * 100.0);
     let sum: u64 = snapshot.regions.iter().map(|r| r.range.len()).sum();
     assert_eq!(sum, nr_blocks * BLOCK_SIZE, "regions cover the memory");
-    assert!(
-        snapshot
-            .regions
-            .windows(2)
-            .all(|w| w[0].range.end <= w[1].range.start)
-    );
-}
-
-#[test]
-fn a_hot_tenth_in_one_piece_is_found() {
-    check(512, 10, &|page| (100_000..126_000).contains(&page));
+    let regions = &snapshot.regions;
+    assert!(regions.is_sorted_by(|a, b| a.range.end <= b.range.start));
 }
 
 #[test]
@@ -210,12 +202,6 @@ fn a_hot_tenth_in_scattered_unaligned_pieces_is_found() {
 fn a_small_area_in_a_large_memory_is_found_within_ten_seconds() {
     // 200 MiB in 4 GiB here, 1 % of a CPU.
     check(2048, 10, &|page| (300_000..351_200).contains(&page));
-}
-
-#[test]
-fn same_input_same_result() {
-    let rate = |page: u64| if page.is_multiple_of(3) { 0.3 } else { 0.001 };
-    assert_eq!(run(32, 300, &rate), run(32, 300, &rate));
 }
 
 #[test]
@@ -242,33 +228,23 @@ fn warm_memory_that_turns_cold_is_seen_to() {
 
 /// Returns the touched memory in the snapshot, in MiB.
 fn touched_mib(snapshot: &Snapshot) -> f64 {
-    let touched: u64 = snapshot.regions.iter().map(RegionSnapshot::touched).sum();
-    touched as f64 / f64::from(1 << 20)
+    snapshot.totals().touched as f64 / f64::from(1 << 20)
 }
 
 /// Issue 9: a segment that was untouched in a window of 20 ms was reported as idle for 400 ms.
 #[test]
 fn the_working_set_is_what_was_touched_at_all_in_the_interval() {
     for (chance, wanted) in [(0.9, 100.0), (0.1, 87.8), (0.02, 33.2)] {
-        let rate = |page: u64| {
-            if (10_000..35_600).contains(&page) {
-                chance
-            } else {
-                0.0
-            }
-        };
+        let is_touched = |page: u64| (10_000..35_600).contains(&page);
+        let rate = |page: u64| if is_touched(page) { chance } else { 0.0 };
         let (snapshot, share) = run(200, 1000, &rate);
         let reported = touched_mib(&snapshot);
         let error = (reported - wanted).abs() / wanted;
-        assert!(
-            error <= 0.1,
-            "touched with {chance} in a window: {reported} MiB of {wanted}"
-        );
+        assert!(error <= 0.1, "{chance}: {reported} MiB of {wanted}");
         assert!(share <= 0.0125, "spent {share}");
     }
 }
 
-/// Issue 9: only the accesses of its host are known for a block of a KVM guest.
 #[test]
 fn densely_scattered_pages_are_told_one_by_one() {
     // 384 MiB of which a third is touched all the time, in some 65,000 stretches.
@@ -285,18 +261,14 @@ fn densely_scattered_pages_are_told_one_by_one() {
     }
 }
 
+/// Issue 9: only the accesses of its host are known for a block of a KVM guest.
 #[test]
 fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
     let mut block = block::Block::new(0, 0);
-    let facts = |accessed: u64| BlockFacts {
-        address: 0,
-        huge: false,
-        present: [u64::MAX; 8],
-        accessed: [accessed, 0, 0, 0, 0, 0, 0, 0],
-        swapped: [0; 8],
-    };
-    block.look(&facts(0), &bits::ALL, false);
-    block.look(&facts(1), &bits::ALL, false);
+    let mut facts = UNTOUCHED;
+    block.look(&facts, &bits::ALL, false);
+    facts.accessed[0] = 1;
+    block.look(&facts, &bits::ALL, false);
     block.update_states(1, true);
     assert_eq!(block.state(0), block::State::Busy);
     assert_eq!(block.state(5), block::State::Unknown);
@@ -309,17 +281,12 @@ fn what_is_not_seen_is_unknown_where_accesses_are_hidden() {
 /// Issue 9: holes and swapped-out pages were reported as cold memory.
 #[test]
 fn only_memory_that_is_there_is_told() {
-    let mut monitor = monitor(Nanos(0));
-    let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[range], Nanos(0));
-    monitor.set_blocks(TARGET, &[0], Nanos(0));
+    let mut monitor = monitor(Nanos(0), 1);
+    // A quarter is present, a quarter is swapped out, half is a hole.
     let facts = BlockFacts {
-        address: 0,
-        huge: false,
-        // A quarter is present, a quarter is swapped out, half is a hole.
-        present: [u64::MAX, u64::MAX, 0, 0, 0, 0, 0, 0],
-        accessed: [0; 8],
-        swapped: [0, 0, u64::MAX, u64::MAX, 0, 0, 0, 0],
+        present: bits::mask_of(0..128),
+        swapped: bits::mask_of(128..256),
+        ..UNTOUCHED
     };
     for n in 0..4 {
         monitor.take_answers(TARGET, &facts);
@@ -327,12 +294,12 @@ fn only_memory_that_is_there_is_told() {
         let snapshots = monitor.end_interval(now);
         monitor.begin_interval(now, &Cost::default());
         for snapshot in snapshots {
-            let sum =
-                |of: &dyn Fn(&RegionSnapshot) -> u64| snapshot.regions.iter().map(of).sum::<u64>();
-            assert_eq!(sum(&RegionSnapshot::resident), BLOCK_SIZE / 4);
-            assert_eq!(sum(&|r| r.memory.map_or(0, |m| m.swapped)), BLOCK_SIZE / 4);
-            assert_eq!(sum(&|r| r.range.len()), BLOCK_SIZE / 2, "{snapshot:?}");
-            assert_eq!(sum(&RegionSnapshot::idle), BLOCK_SIZE / 4);
+            let totals = snapshot.totals();
+            assert_eq!(totals.resident, BLOCK_SIZE / 4);
+            assert_eq!(totals.swapped, BLOCK_SIZE / 4);
+            assert_eq!(totals.addresses, BLOCK_SIZE / 2, "{snapshot:?}");
+            let idle: u64 = snapshot.regions.iter().map(RegionSnapshot::idle).sum();
+            assert_eq!(idle, BLOCK_SIZE / 4);
         }
     }
 }
@@ -345,29 +312,15 @@ fn untouched_pages_among_touched_ones_are_idle_with_an_age() {
     let rate = |page: u64| if is_hot(page) { 0.9 } else { 0.0 };
     let (snapshot, _) = run(400, 2000, &rate);
     let pages = 400 * 512;
-    let touched = touched_mib(&snapshot) * 256.0;
-    assert!(
-        (touched / (f64::from(pages) / 32.0) - 1.0).abs() < 0.1,
-        "{touched} pages touched"
-    );
+    let touched = touched_mib(&snapshot) * 256.0 / (f64::from(pages) / 32.0);
+    assert!((touched - 1.0).abs() < 0.1, "touched: {touched}");
     let old = |region: &&RegionSnapshot| region.age_ns > Nanos(5_000_000_000);
-    let idle: u64 = snapshot
-        .regions
-        .iter()
-        .filter(old)
-        .map(RegionSnapshot::idle)
-        .sum();
+    let old = snapshot.regions.iter().filter(old);
+    let idle: u64 = old.map(RegionSnapshot::idle).sum();
     let share = idle as f64 / f64::from(pages - pages / 32) / PAGE_SIZE as f64;
-    assert!(
-        share > 0.9,
-        "{:.1} % are reported to have been idle for 5 s",
-        share * 100.0
-    );
-    assert!(
-        snapshot.regions.len() <= TableAttributes::default().max_nr_regions as usize,
-        "{} regions",
-        snapshot.regions.len()
-    );
+    assert!(share > 0.9, "idle for 5 s: {share}");
+    let nr_regions = snapshot.regions.len();
+    assert!(nr_regions <= 40_000, "{nr_regions} regions");
 }
 
 /// Issue 9: accesses to the shared memory of a forked process stayed unknown for good.
@@ -376,45 +329,28 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
     let hot = 10_000..14_000;
     let rate = |page: u64| if hot.contains(&page) { 0.5 } else { 0.0 };
     let (snapshot, share) = run_shared(64, 1500, &rate, 0..64 * 512);
-    let unknown: u64 = snapshot
-        .regions
-        .iter()
-        .filter_map(|r| r.memory.map(|m| m.unknown))
-        .sum();
     let reported = touched_mib(&snapshot) * 256.0;
     assert!(
-        (reported / 4000.0 - 1.0).abs() < 0.05,
+        (reported - 4000.0).abs() < 200.0,
         "{reported} pages touched"
     );
-    assert_eq!(unknown, 0);
+    assert_eq!(snapshot.totals().unknown, 0);
     assert!(share <= 0.0125, "spent {share}");
 }
 
 /// Issue 11: in a heap that mixes hot and cold pages no region is idle, but single pages are.
 #[test]
 fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
-    let mut monitor = monitor(Nanos(0));
+    let mut monitor = monitor(Nanos(0), 1);
     monitor.tell_idle_pages(PageAgeRule::LessByReturns);
     let range = AddressRange::new(0, BLOCK_SIZE);
-    monitor.update_layout(TARGET, &[range], Nanos(0));
-    monitor.set_blocks(TARGET, &[0], Nanos(0));
-    let mut facts = BlockFacts {
-        address: 0,
-        huge: false,
-        present: [u64::MAX; 8],
-        accessed: [0; 8],
-        swapped: [0; 8],
-    };
+    let mut facts = UNTOUCHED;
     let mut reported = Vec::new();
     for second in 1..=41u64 {
         let now = Nanos(second * 1_000_000_000);
         // Other pages of each 64 KiB are in use, every other second.
-        let in_use = if second % 2 == 0 {
-            0x5555_5555_5555_5555
-        } else {
-            0
-        };
-        facts.accessed = [in_use; 8];
+        let is_in_use = second % 2 == 0;
+        facts.accessed = [u64::from(is_in_use) * 0x5555_5555_5555_5555; 8];
         // Page 1 is paged out for a time and read back; the others stay.
         let is_out = (5..10).contains(&second);
         facts.present[0] = if is_out { !2 } else { u64::MAX };

@@ -24,7 +24,6 @@ pub(super) struct Watch {
     /// All unsampled pages of the block are cleared.
     pub(super) is_whole: bool,
     pub(super) by: ClearedBy,
-    /// The pages to clear.
     pub(super) pages: Bitmap,
     /// Pages whose bit was clear afterwards: they are watched.
     pub(super) watched: Bitmap,

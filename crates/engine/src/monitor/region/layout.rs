@@ -58,16 +58,10 @@ mod tests {
     #[test]
     fn three_ranges_leave_out_the_two_largest_gaps() {
         // The kernel's own example (mm/damon/tests/vaddr-kunit.h).
-        check(
-            "[10,20) [20,25) [200,210) [210,220) [300,305) [307,330)",
-            three_ranges,
-            "[10,25) [200,220) [300,330)",
-        );
-        check(
-            "[300,330) [0,10) [12,20)",
-            three_ranges,
-            "[0,10) [12,20) [300,330)",
-        );
+        let layout = "[10,20) [20,25) [200,210) [210,220) [300,305) [307,330)";
+        check(layout, three_ranges, "[10,25) [200,220) [300,330)");
+        let sorted = "[0,10) [12,20) [300,330)";
+        check("[300,330) [0,10) [12,20)", three_ranges, sorted);
         check("[0,10) [20,30)", three_ranges, "[0,10) [20,30)");
         check("[0,10)", three_ranges, "[0,10)");
         check("", three_ranges, "");

@@ -27,7 +27,6 @@
 
 pub(crate) mod layout;
 mod regions;
-mod rng;
 mod tuner;
 
 use super::Intervals;
@@ -35,9 +34,8 @@ use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::attributes::{Attributes, AttributesError};
 use crate::port::{Sample, Touch};
 use crate::snapshot::{Snapshot, TargetId};
-use regions::Likeness;
 pub(crate) use regions::Region;
-use rng::Rng;
+use regions::{Likeness, Rng};
 use tuner::Tuner;
 
 /// The input of a tick.
@@ -65,7 +63,7 @@ pub struct Plan {
 }
 
 /// One monitored address space.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Target {
     id: TargetId,
     ranges: Vec<AddressRange>,
@@ -84,7 +82,6 @@ pub struct Engine {
     /// Targets by id, so that the order in which they were added does not matter.
     targets: Vec<Target>,
     plan: Plan,
-    /// Checks made in this aggregation interval.
     checks: u32,
     interval_start: Nanos,
     next_update: Nanos,
@@ -133,10 +130,9 @@ impl Engine {
 
     /// Returns a target's present regions, in address order.
     pub fn regions(&self, target: TargetId) -> impl Iterator<Item = AddressRange> + '_ {
-        let regions = self
-            .find(target)
-            .map_or(&[][..], |i| &self.targets[i].regions);
-        regions.iter().map(|region| region.range)
+        let target = self.find(target).map(|i| &self.targets[i]);
+        let regions = target.into_iter().flat_map(|target| &target.regions);
+        regions.map(|region| region.range)
     }
 
     /// Restarts the age of regions that lie mostly in `range`, as an action does in DAMON.
@@ -144,14 +140,10 @@ impl Engine {
         let Some(i) = self.find(target) else { return };
         let regions = &mut self.targets[i].regions;
         let first = regions.partition_point(|region| region.range.end <= range.start);
-        for region in regions[first..]
-            .iter_mut()
-            .take_while(|region| region.range.start < range.end)
-        {
-            let inside = region
-                .range
-                .intersection(range)
-                .map_or(0, AddressRange::len);
+        let regions = regions[first..].iter_mut();
+        for region in regions.take_while(|region| region.range.start < range.end) {
+            let inside = region.range.intersection(range);
+            let inside = inside.map_or(0, AddressRange::len);
             if inside > region.range.len() / 2 {
                 region.age = 0;
                 region.age_ns = Nanos(0);
@@ -186,7 +178,6 @@ impl Engine {
         &self.plan
     }
 
-    /// Adds the results to the counts of the sampled regions.
     fn take_answers(&mut self, touches: &[Touch]) {
         let nr_samples = self.plan.samples.len();
         assert!(
@@ -207,7 +198,6 @@ impl Engine {
         }
     }
 
-    /// Ends an aggregation interval.
     fn aggregate(&mut self, now: Nanos) {
         let start = self.interval_start;
         let mut most_seen = 0;
@@ -240,14 +230,11 @@ impl Engine {
     fn merge(&mut self, mut threshold: u32) {
         let size_limit = self.size_limit();
         loop {
-            for target in &mut self.targets {
-                let like = Likeness {
-                    threshold,
-                    size_limit,
-                    forced: false,
-                };
-                regions::merge(&mut target.regions, like);
-            }
+            self.merge_by(Likeness {
+                threshold,
+                size_limit,
+                forced: false,
+            });
             if self.nr_regions() <= self.nr_regions_max() || threshold >= self.nr_samples {
                 return;
             }
@@ -255,7 +242,6 @@ impl Engine {
         }
     }
 
-    /// Takes a snapshot of every target.
     fn take_snapshots(&mut self, start: Nanos, end: Nanos) {
         let targets = self.targets.iter();
         let targets = targets.filter(|target| !target.regions.is_empty());
@@ -286,20 +272,15 @@ impl Engine {
         self.nr_regions_before = nr_regions;
     }
 
-    /// Fits regions to new ranges.
     fn update_layouts(&mut self, layouts: Vec<(TargetId, Vec<AddressRange>)>) {
         for (id, ranges) in layouts {
             let i = self.targets.binary_search_by_key(&id, |target| target.id);
             let i = i.unwrap_or_else(|i| {
-                let (ranges, regions) = (Vec::new(), Vec::new());
-                self.targets.insert(
-                    i,
-                    Target {
-                        id,
-                        ranges,
-                        regions,
-                    },
-                );
+                let target = Target {
+                    id,
+                    ..Target::default()
+                };
+                self.targets.insert(i, target);
                 i
             });
             let target = &mut self.targets[i];
@@ -317,18 +298,21 @@ impl Engine {
     /// Merges regions without a test of similarity, as new ranges have made too many of them.
     fn merge_to_limit(&mut self, mut size_limit: u64) {
         while self.nr_regions() > self.nr_regions_max() {
-            let like = Likeness {
+            self.merge_by(Likeness {
                 threshold: u32::MAX,
                 size_limit,
                 forced: true,
-            };
-            for target in &mut self.targets {
-                regions::merge(&mut target.regions, like);
-            }
+            });
             if size_limit == u64::MAX {
                 return;
             }
             size_limit = size_limit.saturating_mul(2);
+        }
+    }
+
+    fn merge_by(&mut self, like: Likeness) {
+        for target in &mut self.targets {
+            regions::merge(&mut target.regions, like);
         }
     }
 

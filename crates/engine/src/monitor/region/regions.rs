@@ -11,11 +11,12 @@
 //! Limits: a region never spans two ranges, so there are at least as many regions as ranges. Random splits need very
 //! many tries to single out a hot 2 MiB among cold gigabytes.
 
-use super::rng::Rng;
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
 use crate::address::{AddressRange, Nanos, PAGE_SIZE};
 use crate::snapshot::RegionSnapshot;
 
-/// A region and its observed accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) range: AddressRange,
@@ -45,7 +46,6 @@ impl Region {
         }
     }
 
-    /// Counts the result of a sample.
     pub(crate) fn count(&mut self, is_accessed: bool) {
         self.observed = self.observed.saturating_add(1);
         self.accessed = self.accessed.saturating_add(is_accessed.into());
@@ -80,7 +80,6 @@ impl Region {
         }
     }
 
-    /// Begins a new interval.
     pub(crate) fn reset(&mut self) {
         self.last_nr_accesses = self.nr_accesses;
         self.accessed = 0;
@@ -114,8 +113,8 @@ impl Region {
             (false, true) => right.nr_accesses,
             _ => blend(self.nr_accesses.into(), right.nr_accesses.into()) as u32,
         };
-        self.last_nr_accesses =
-            blend(self.last_nr_accesses.into(), right.last_nr_accesses.into()) as u32;
+        let last = blend(self.last_nr_accesses.into(), right.last_nr_accesses.into());
+        self.last_nr_accesses = last as u32;
         self.age = blend(self.age.into(), right.age.into()) as u32;
         self.age_ns = Nanos(blend(self.age_ns.0, right.age_ns.0));
         self.known |= right.known;
@@ -128,7 +127,6 @@ impl Region {
 /// The condition for merging two neighbours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Likeness {
-    /// Largest difference in their `nr_accesses`.
     pub(crate) threshold: u32,
     /// Largest number of bytes together.
     pub(crate) size_limit: u64,
@@ -136,26 +134,33 @@ pub(crate) struct Likeness {
     pub(crate) forced: bool,
 }
 
-/// Merges neighbours that are alike.
 pub(crate) fn merge(regions: &mut Vec<Region>, like: Likeness) {
-    let mut kept = 0;
-    for i in 0..regions.len() {
-        let right = regions[i];
-        if kept > 0 {
-            let left = &mut regions[kept - 1];
-            if left.range.end == right.range.start
-                && (like.forced || left.known == right.known)
-                && left.nr_accesses.abs_diff(right.nr_accesses) <= like.threshold
-                && left.range.len() + right.range.len() <= like.size_limit
-            {
-                left.absorb(&right);
-                continue;
-            }
+    regions.dedup_by(|right, left| {
+        let are_alike = left.range.end == right.range.start
+            && (like.forced || left.known == right.known)
+            && left.nr_accesses.abs_diff(right.nr_accesses) <= like.threshold
+            && left.range.len() + right.range.len() <= like.size_limit;
+        if are_alike {
+            left.absorb(right);
         }
-        regions[kept] = right;
-        kept += 1;
+        are_alike
+    });
+}
+
+/// The engine's one source of randomness: the same seed gives the same sequence on every machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(Pcg64Mcg);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Pcg64Mcg::seed_from_u64(seed))
     }
-    regions.truncate(kept);
+
+    /// Returns a number from 0 to `bound - 1`, by multiply and shift. For the bounds used here (pages of an address
+    /// space) the bias is under one in ten million.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
 }
 
 /// Returns a point about 10 to 90 % into `range`; `None` if it cannot be cut there.
@@ -198,20 +203,15 @@ pub(crate) fn split(
 
 /// Divides regions of more than `size_limit` bytes evenly. `spare` is scratch space.
 pub(crate) fn divide(regions: &mut Vec<Region>, spare: &mut Vec<Region>, size_limit: u64) {
-    if regions
-        .iter()
-        .all(|region| region.range.len() <= size_limit)
-    {
+    let fits = |region: &Region| region.range.len() <= size_limit;
+    if regions.iter().all(fits) {
         return;
     }
     spare.clear();
     for region in regions.iter() {
         let pages = region.pages();
-        let nr_parts = region
-            .range
-            .len()
-            .div_ceil(size_limit)
-            .clamp(1, pages.max(1));
+        let nr_parts = region.range.len().div_ceil(size_limit);
+        let nr_parts = nr_parts.clamp(1, pages.max(1));
         let mut rest = *region;
         for i in 1..nr_parts {
             let pages_before = (u128::from(pages) * u128::from(i) / u128::from(nr_parts)) as u64;
@@ -237,25 +237,15 @@ pub(crate) fn set_ranges(
     let mut from = 0;
     for range in ranges {
         let first = spare.len();
-        while regions
-            .get(from)
-            .is_some_and(|r| r.range.end <= range.start)
-        {
-            from += 1;
-        }
-        for region in regions[from..]
-            .iter()
-            .take_while(|r| r.range.start < range.end)
-        {
+        from += regions[from..].partition_point(|r| r.range.end <= range.start);
+        let inside = regions[from..].iter();
+        for region in inside.take_while(|r| r.range.start < range.end) {
             let Some(clipped) = region.range.intersection(*range) else {
                 continue;
             };
-            if let Some(hole) = spare[first..]
-                .last()
-                .and_then(|last| AddressRange::checked(last.range.end, clipped.start))
-            {
-                spare.push(Region::new(hole));
-            }
+            let last = spare[first..].last();
+            let hole = last.and_then(|of| AddressRange::checked(of.range.end, clipped.start));
+            spare.extend(hole.map(Region::new));
             spare.push(Region {
                 range: clipped,
                 ..*region

@@ -32,11 +32,8 @@ fn exchanged_watermarks_are_looked_at_at_once() {
     let marked = |high_permil| {
         let mut scheme = everything(Action::Cold);
         scheme.watermarks = Some(Watermarks {
-            metric: WatermarkMetric::FreeMemRate,
             interval: Nanos(99 * SECOND.0),
-            high_permil,
-            mid_permil: high_permil,
-            low_permil: 0,
+            ..watermarks(high_permil, high_permil, 0)
         });
         scheme
     };
@@ -54,11 +51,8 @@ fn exchanged_watermarks_are_looked_at_at_once() {
 
 #[test]
 fn outcomes_of_schemes_that_are_gone_do_no_harm() {
-    let schemes = [
-        limited(Action::Cold, 9, SECOND),
-        limited(Action::Cold, 9, SECOND),
-    ];
-    let mut bench = Bench::new(&schemes);
+    let scheme = || limited(Action::Cold, 9, SECOND);
+    let mut bench = Bench::new(&[scheme(), scheme()]);
     let plan = bench.plan("[0,9)=0");
     let unlimited = vec![everything(Action::Cold)];
     bench.engine.set_schemes(unlimited).expect("good");
@@ -76,10 +70,8 @@ fn check_refusal(change: impl FnOnce(&mut Scheme), wanted: &str) {
     change(&mut scheme);
     let schemes = vec![everything(Action::Stat), scheme];
     let refusal = SchemeEngine::new(schemes.clone()).expect_err(wanted);
-    assert_eq!(
-        refusal.to_string(),
-        format!("scheme 1 (migrate_cold): {wanted}")
-    );
+    let wanted = format!("scheme 1 (migrate_cold): {wanted}");
+    assert_eq!(refusal.to_string(), wanted);
     let mut engine = SchemeEngine::new(Vec::new()).expect("good");
     assert_eq!(engine.set_schemes(schemes), Err(refusal));
     assert_eq!(engine.schemes().len(), 0);
@@ -121,13 +113,7 @@ fn what_cannot_be_worked_with_is_refused() {
         "the weight of node 2 is 0; leave the node out, or give it a weight",
     );
     check_refusal(
-        |s| {
-            s.quota.goals.push(Goal {
-                metric: GoalMetric::UserInput,
-                target_value: 0,
-                current_value: 1,
-            });
-        },
+        |s| s.quota.goals.push(goal(GoalMetric::UserInput, 0)),
         "the target value of its goal 0 is 0; say what the metric should come to",
     );
     check_refusal(
@@ -140,15 +126,7 @@ fn what_cannot_be_worked_with_is_refused() {
         "the denominator of its charge for failures is 0; leave both out for a full charge",
     );
     check_refusal(
-        |s| {
-            s.watermarks = Some(Watermarks {
-                metric: WatermarkMetric::FreeMemRate,
-                interval: SECOND,
-                high_permil: 300,
-                mid_permil: 400,
-                low_permil: 200,
-            });
-        },
+        |s| s.watermarks = Some(watermarks(300, 400, 200)),
         "its watermarks are not in order: low <= mid <= high is needed, not 200, 400, 300",
     );
 }

@@ -7,28 +7,24 @@ const OUTSIDE: bool = false;
 const ALLOW: bool = true;
 const REJECT: bool = false;
 
-fn addr(start: u64, end: u64, matching: bool, allow: bool) -> Filter {
+fn filter(kind: FilterKind, matching: bool, allow: bool) -> Filter {
     Filter {
-        kind: FilterKind::Addr(range(start, end)),
+        kind,
         matching,
         allow,
     }
+}
+
+fn addr(start: u64, end: u64, matching: bool, allow: bool) -> Filter {
+    filter(FilterKind::Addr(range(start, end)), matching, allow)
 }
 
 fn target(id: u32, matching: bool, allow: bool) -> Filter {
-    Filter {
-        kind: FilterKind::Target(TargetId(id)),
-        matching,
-        allow,
-    }
+    filter(FilterKind::Target(TargetId(id)), matching, allow)
 }
 
 fn anon(matching: bool, allow: bool) -> Filter {
-    Filter {
-        kind: FilterKind::Ops(OpsFilter::Anon),
-        matching,
-        allow,
-    }
+    filter(FilterKind::Ops(OpsFilter::Anon), matching, allow)
 }
 
 fn with(filters: &[Filter]) -> [Scheme; 1] {
@@ -49,11 +45,8 @@ fn address_filters_divide_regions_at_their_borders() {
     check(&allowed, "[0,8)=0", "[4,6)");
     check(&allowed, "[0,4)=0 [6,8)=0", "");
     check(&with(&[addr(4, 6, OUTSIDE, REJECT)]), "[0,8)=0", "[4,6)");
-    check(
-        &with(&[addr(4, 6, OUTSIDE, ALLOW)]),
-        "[0,8)=0",
-        "[0,4) [6,8)",
-    );
+    let outside = with(&[addr(4, 6, OUTSIDE, ALLOW)]);
+    check(&outside, "[0,8)=0", "[0,4) [6,8)");
 }
 
 #[test]
@@ -86,11 +79,7 @@ fn targets_are_filtered() {
 fn pages_at_the_ends_of_an_address_filter_are_left_alone() {
     let ragged = |matching, allow| {
         let kind = FilterKind::Addr(AddressRange::new(pages(4) + 1, pages(6) + 1));
-        with(&[Filter {
-            kind,
-            matching,
-            allow,
-        }])
+        with(&[filter(kind, matching, allow)])
     };
     check(&ragged(INSIDE, REJECT), "[0,9)=0", "[0,4) [7,9)");
     check(&ragged(INSIDE, ALLOW), "[0,9)=0", "[5,6)");
@@ -102,33 +91,26 @@ fn pages_at_the_ends_of_an_address_filter_are_left_alone() {
 fn the_world_is_asked_about_what_the_engines_own_filters_do_not_decide() {
     let check = |filters: &[Filter], wanted: &[(&str, usize, bool)]| {
         let plan = Bench::new(&with(filters)).plan("[0,8)=0");
-        let asked = |operation: &Operation| {
-            let text = of_operations(std::slice::from_ref(operation));
-            (text, operation.filters.len(), operation.pass_unmatched)
-        };
-        let got: Vec<_> = plan.iter().map(asked).collect();
-        let wanted: Vec<_> = wanted
-            .iter()
-            .map(|(text, nr, pass)| ((*text).to_owned(), *nr, *pass))
-            .collect();
-        assert_eq!(got, wanted, "{filters:?}");
+        assert_eq!(plan.len(), wanted.len(), "{filters:?}");
+        for (operation, (text, nr, pass)) in plan.iter().zip(wanted) {
+            let got = of_operations(std::slice::from_ref(operation));
+            assert_eq!(got, *text, "{filters:?}");
+            let asked = (operation.filters.len(), operation.pass_unmatched);
+            assert_eq!(asked, (*nr, *pass), "{filters:?}");
+        }
     };
     check(&[], &[("[0,8)", 0, true)]);
     check(&[anon(true, ALLOW)], &[("[0,8)", 1, false)]);
     check(&[anon(true, REJECT)], &[("[0,8)", 1, true)]);
-    check(
-        &[anon(true, REJECT), anon(false, ALLOW)],
-        &[("[0,8)", 2, false)],
-    );
+    let both = [anon(true, REJECT), anon(false, ALLOW)];
+    check(&both, &[("[0,8)", 2, false)]);
     // A match of the engine's own filter decides, wherever it stands. Other memory would be rejected by that filter
     // alone, but is passed to the world's filters if there are any.
     let wanted = [("[0,4)", 0, true), ("[4,8)", 1, false)];
     check(&[anon(true, ALLOW), addr(0, 4, INSIDE, ALLOW)], &wanted);
     check(&[addr(0, 4, INSIDE, ALLOW), anon(true, ALLOW)], &wanted);
-    check(
-        &[anon(true, ALLOW), addr(0, 4, INSIDE, REJECT)],
-        &[("[4,8)", 1, false)],
-    );
+    let both = [anon(true, ALLOW), addr(0, 4, INSIDE, REJECT)];
+    check(&both, &[("[4,8)", 1, false)]);
 }
 
 #[test]

@@ -148,3 +148,22 @@ fn limited(action: Action, nr_pages: u64, reset_interval: Nanos) -> Scheme {
     scheme.quota.reset_interval = reset_interval;
     scheme
 }
+
+fn goal(metric: GoalMetric, target_value: u64) -> Goal {
+    Goal {
+        metric,
+        target_value,
+        current_value: 0,
+    }
+}
+
+/// Returns watermarks that are checked every second.
+fn watermarks(high_permil: u32, mid_permil: u32, low_permil: u32) -> Watermarks {
+    Watermarks {
+        metric: WatermarkMetric::FreeMemRate,
+        interval: SECOND,
+        high_permil,
+        mid_permil,
+        low_permil,
+    }
+}

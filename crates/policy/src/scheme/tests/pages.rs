@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use isotherm_engine::address::BLOCK_SIZE;
-use isotherm_engine::monitor::bits;
-use isotherm_engine::monitor::bits::{Bitmap, mask_of};
+use isotherm_engine::monitor::bits::{self, Bitmap, mask_of};
 use isotherm_engine::monitor::idle_pages::IdlePages;
 
 /// Returns two blocks that are in use as a whole. In the first, pages 10 to 19 are idle for 10 s and 30 to 39 for 60 s;
@@ -24,15 +23,9 @@ fn in_use() -> Snapshot {
 }
 
 fn idle_for(seconds: u64, action: Action) -> Scheme {
-    let pattern = AccessPattern {
-        nr_accesses: Bounds::new(Frequency::Samples(0), Frequency::Samples(0)),
-        age: Bounds::new(
-            Age::Time(Nanos(seconds * SECOND.0)),
-            Age::Intervals(u32::MAX),
-        ),
-        ..AccessPattern::ANY
-    };
-    Scheme::new(pattern, action)
+    let mut scheme = idle(action);
+    scheme.pattern.age.min = Age::Time(Nanos(seconds * SECOND.0));
+    scheme
 }
 
 /// Returns the pages that `schemes` plan, by block.
@@ -47,6 +40,12 @@ fn plan(engine: &mut SchemeEngine, snapshot: Snapshot) -> Vec<(usize, u64, Bitma
         (operation.scheme, block, pages)
     };
     operations.iter().map(pages).collect()
+}
+
+/// Returns the target and the first page of each operation.
+fn places(operations: &[Operation]) -> Vec<(u32, u64)> {
+    let place = |o: &Operation| (o.target.0, o.range.start / PAGE_SIZE);
+    operations.iter().map(place).collect()
 }
 
 fn engine(schemes: &[Scheme]) -> SchemeEngine {
@@ -64,13 +63,8 @@ fn pages_that_are_idle_are_taken_the_oldest_first() {
     assert_eq!(plan(&mut engine, in_use()), wanted);
     let stats = engine.stats(0).expect("a scheme");
     assert_eq!((stats.nr_applied, stats.sz_applied), (3, 25 * PAGE_SIZE));
-    assert!(
-        engine
-            .tried_regions(0)
-            .iter()
-            .all(|tried| tried.sz_filter_passed.is_some()),
-        "each is accounted for"
-    );
+    let mut tried = engine.tried_regions(0).iter();
+    assert!(tried.all(|tried| tried.sz_filter_passed.is_some()));
 }
 
 #[test]
@@ -79,13 +73,7 @@ fn what_is_idle_for_longest_is_paged_out_first_whosever_it_is() {
     let snapshots = snapshots_of("[0,10)=0@11 [10,20)=0@12|[0,4)=0@45 [4,9)=0@13", 100);
     let mut engine = engine(&[idle_for(10, Action::Pageout)]);
     let operations = engine.plan(SECOND, &snapshots, &SystemFacts::default());
-    let places = operations
-        .iter()
-        .map(|o| (o.target.0, o.range.start / PAGE_SIZE));
-    assert_eq!(
-        places.collect::<Vec<_>>(),
-        [(1, 0), (0, 0), (0, 10), (1, 4)]
-    );
+    assert_eq!(places(&operations), [(1, 0), (0, 0), (0, 10), (1, 4)]);
     let outcomes: Vec<Outcome> = operations.iter().map(Outcome::assumed).collect();
     engine.done(&operations, &outcomes);
     let tried = engine.tried_regions(0);
@@ -95,14 +83,12 @@ fn what_is_idle_for_longest_is_paged_out_first_whosever_it_is() {
 #[test]
 fn of_what_is_idle_for_as_long_whole_blocks_are_paged_out_first() {
     // In address order: some pages, two blocks, some pages that are idle for four times as long, a block.
-    let snapshots = snapshots_of(
-        "[0,40)=0@12 [512,1536)=0@13 [1536,1600)=0@50 [2048,2560)=0@11",
-        100,
-    );
+    let memory = "[0,40)=0@12 [512,1536)=0@13 [1536,1600)=0@50 [2048,2560)=0@11";
+    let snapshots = snapshots_of(memory, 100);
     let mut engine = engine(&[idle_for(10, Action::Pageout)]);
     let operations = engine.plan(SECOND, &snapshots, &SystemFacts::default());
-    let starts = operations.iter().map(|o| o.range.start / PAGE_SIZE);
-    assert_eq!(starts.collect::<Vec<_>>(), [1536, 512, 2048, 0]);
+    let wanted = [(0, 1536), (0, 512), (0, 2048), (0, 0)];
+    assert_eq!(places(&operations), wanted);
 }
 
 #[test]
@@ -124,54 +110,41 @@ fn an_age_counts_less_where_much_came_back() {
 #[test]
 fn where_much_comes_back_only_what_is_older_is_paged_out() {
     let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
-    let places = |action: Action, backoff: u32, returned: f64| {
+    let planned = |action: Action, backoff: u32, returned: f64| {
         let facts = SystemFacts {
             returned: [(TargetId(0), returned)].into(),
             backoff,
             ..SystemFacts::default()
         };
-        let plan = engine(&[idle_for(10, action)]).plan(SECOND, &snapshots, &facts);
-        let places = plan.iter().map(|o| (o.target.0, o.range.start / PAGE_SIZE));
-        places.collect::<Vec<_>>()
+        places(&engine(&[idle_for(10, action)]).plan(SECOND, &snapshots, &facts))
     };
-    assert_eq!(places(Action::Pageout, 1, 0.5), [(1, 0), (0, 0), (0, 10)]);
-    assert_eq!(
-        places(Action::Pageout, 2, 0.0),
-        [(0, 0), (1, 0)],
-        "from 20 s on"
-    );
-    assert_eq!(
-        places(Action::Pageout, 2, 0.5),
-        [(1, 0)],
-        "from 80 s on of the first"
-    );
-    assert_eq!(
-        places(Action::Cold, 64, 0.5).len(),
-        3,
-        "nothing comes back of that"
-    );
+    let all = planned(Action::Pageout, 1, 0.5);
+    assert_eq!(all, [(1, 0), (0, 0), (0, 10)]);
+    // From 20 s on; in the second case from 80 s on of the first target.
+    assert_eq!(planned(Action::Pageout, 2, 0.0), [(0, 0), (1, 0)]);
+    assert_eq!(planned(Action::Pageout, 2, 0.5), [(1, 0)]);
+    let others = planned(Action::Cold, 64, 0.5);
+    assert_eq!(others.len(), 3, "nothing comes back of that");
 }
 
 /// `least_age` sets a least age for one target, whatever schemes ask; the back-off factor multiplies it.
 #[test]
 fn a_target_may_ask_for_more_age_than_schemes() {
     let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
-    let places = |scheme: Scheme, seconds: u64, backoff: u32| {
+    let planned = |scheme: Scheme, seconds: u64, backoff: u32| {
         let facts = SystemFacts {
             least_age: [(TargetId(0), Nanos(seconds * SECOND.0))].into(),
             backoff,
             ..SystemFacts::default()
         };
-        let plan = engine(&[scheme]).plan(SECOND, &snapshots, &facts);
-        let places = plan.iter().map(|o| (o.target.0, o.range.start / PAGE_SIZE));
-        places.collect::<Vec<_>>()
+        places(&engine(&[scheme]).plan(SECOND, &snapshots, &facts))
     };
     let pageout = || idle_for(10, Action::Pageout);
-    assert_eq!(places(pageout(), 5, 1), [(0, 0), (1, 0), (0, 10)]);
-    assert_eq!(places(pageout(), 30, 1), [(0, 0), (1, 0)]);
-    assert_eq!(places(pageout(), 30, 2), [(0, 0), (1, 0)], "60 s and 20 s");
-    assert_eq!(places(pageout(), 31, 2), [(1, 0)]);
-    assert_eq!(places(idle_for(10, Action::Stat), 61, 1), [(1, 0)]);
+    assert_eq!(planned(pageout(), 5, 1), [(0, 0), (1, 0), (0, 10)]);
+    assert_eq!(planned(pageout(), 30, 1), [(0, 0), (1, 0)]);
+    assert_eq!(planned(pageout(), 30, 2), [(0, 0), (1, 0)], "60 s and 20 s");
+    assert_eq!(planned(pageout(), 31, 2), [(1, 0)]);
+    assert_eq!(planned(idle_for(10, Action::Stat), 61, 1), [(1, 0)]);
     // Single pages follow the same rule.
     let taken = |seconds: u64| {
         let facts = SystemFacts {
@@ -225,7 +198,7 @@ fn a_quota_and_filters_hold_for_pages() {
     assert_eq!(nr(&plan(&mut limited, in_use())), 13);
     scheme.quota.bytes = 0;
     scheme.filters.push(Filter {
-        kind: FilterKind::Addr(AddressRange::new(15 * PAGE_SIZE, 35 * PAGE_SIZE)),
+        kind: FilterKind::Addr(range(15, 35)),
         matching: true,
         allow: true,
     });
@@ -239,11 +212,7 @@ fn their_ages_begin_anew() {
     let mut engine = engine(&[idle_for(20, Action::Cold)]);
     let operations = engine.plan(SECOND, &[in_use()], &SystemFacts::default());
     let outcomes: Vec<Outcome> = operations.iter().map(Outcome::assumed).collect();
-    let pages = |start: u64, end: u64| AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
     let renewed = engine.done(&operations, &outcomes);
-    let target = TargetId(0);
-    assert_eq!(
-        renewed,
-        [(target, pages(30, 40)), (target, pages(512, 517))]
-    );
+    let wanted = [range(30, 40), range(512, 517)].map(|range| (TargetId(0), range));
+    assert_eq!(renewed, wanted);
 }

@@ -6,14 +6,6 @@ use isotherm_engine::NodeMoves;
 
 const MANY: Nanos = Nanos(100 * SECOND.0);
 
-fn goal(metric: GoalMetric, target_value: u64) -> Goal {
-    Goal {
-        metric,
-        target_value,
-        current_value: 0,
-    }
-}
-
 fn tuned(tuner: Tuner, goals: &[Goal]) -> Scheme {
     let mut scheme = limited(Action::Cold, 0, SECOND);
     scheme.quota.tuner = tuner;
@@ -138,11 +130,8 @@ fn failures_are_charged_as_far_as_is_wanted() {
         let mut bench = Bench::new(&[scheme]);
         bench.outcome = half;
         bench.check("[0,20)=0", "[0,8)");
-        assert_eq!(
-            bench.quota().charged,
-            pages(wanted_pages),
-            "{fail_charge:?}"
-        );
+        let charged = bench.quota().charged;
+        assert_eq!(charged, pages(wanted_pages), "{fail_charge:?}");
         bench.check("[0,20)=0", then);
     };
     let share = |numerator, denominator| {
@@ -259,10 +248,8 @@ fn a_temporal_goal_is_all_or_nothing() {
 #[test]
 fn of_several_goals_the_best_reached_decides() {
     let free = goal(GoalMetric::NodeMemFreeBp { node: 0 }, 1_000);
-    let mut bench = Bench::new(&[tuned(
-        Tuner::Temporal,
-        &[free, goal(GoalMetric::UserInput, 100)],
-    )]);
+    let goals = [free, goal(GoalMetric::UserInput, 100)];
+    let mut bench = Bench::new(&[tuned(Tuner::Temporal, &goals)]);
     let memory = |free| NodeUsage { total: 100, free };
     bench.system.nodes.insert(0, memory(1));
     bench.check("[0,1)=0", "[0,1)");
@@ -274,13 +261,10 @@ fn of_several_goals_the_best_reached_decides() {
 
 #[test]
 fn goals_are_measured_in_their_units() {
-    let memcg_path = "service/a".to_owned();
-    let path = || memcg_path.clone();
+    let (node, path) = (1, || "service/a".to_owned());
+    let (active, inactive) = (1, 2);
     let mut system = SystemFacts {
-        lru: Some(LruMemory {
-            active: 1,
-            inactive: 2,
-        }),
+        lru: Some(LruMemory { active, inactive }),
         ..SystemFacts::default()
     };
     system.nodes.insert(1, NodeUsage { total: 3, free: 1 });
@@ -293,19 +277,11 @@ fn goals_are_measured_in_their_units() {
     check(GoalMetric::NodeMemUsedBp { node: 1 }, Some(6_666));
     check(GoalMetric::NodeMemFreeBp { node: 1 }, Some(3_333));
     check(GoalMetric::NodeMemFreeBp { node: 0 }, None);
-    let (node, other) = (1, "other".to_owned());
-    let memcg_path = path();
-    check(
-        GoalMetric::NodeMemcgUsedBp { node, memcg_path },
-        Some(3_333),
-    );
-    let memcg_path = path();
-    check(
-        GoalMetric::NodeMemcgFreeBp { node, memcg_path },
-        Some(6_666),
-    );
-    let memcg_path = other;
-    check(GoalMetric::NodeMemcgFreeBp { node, memcg_path }, None);
+    let used = |memcg_path| GoalMetric::NodeMemcgUsedBp { node, memcg_path };
+    let free = |memcg_path| GoalMetric::NodeMemcgFreeBp { node, memcg_path };
+    check(used(path()), Some(3_333));
+    check(free(path()), Some(6_666));
+    check(free("other".to_owned()), None);
     check(GoalMetric::ActiveMemBp, Some(3_333));
     check(GoalMetric::InactiveMemBp, Some(6_666));
     check(GoalMetric::NodeEligibleMemBp { node: 1 }, Some(77));
@@ -316,10 +292,8 @@ fn goals_are_measured_in_their_units() {
 
 #[test]
 fn pressure_is_that_of_the_window() {
-    let mut bench = Bench::new(&[tuned(
-        Tuner::Consist,
-        &[goal(GoalMetric::SomeMemPsiUs, 1_000)],
-    )]);
+    let pressure = goal(GoalMetric::SomeMemPsiUs, 1_000);
+    let mut bench = Bench::new(&[tuned(Tuner::Consist, &[pressure])]);
     let mut current = |total| {
         bench.system.some_mem_psi_total_us = total;
         bench.plan("[0,1)=0");

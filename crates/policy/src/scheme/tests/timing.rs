@@ -2,22 +2,16 @@
 
 use super::*;
 
-fn with_watermarks(high: u32, mid: u32, low: u32) -> Scheme {
+fn with_watermarks() -> Scheme {
     let mut scheme = everything(Action::Cold);
-    scheme.watermarks = Some(Watermarks {
-        metric: WatermarkMetric::FreeMemRate,
-        interval: SECOND,
-        high_permil: high,
-        mid_permil: mid,
-        low_permil: low,
-    });
+    scheme.watermarks = Some(watermarks(500, 400, 200));
     scheme
 }
 
 /// Checks steps of a second each: the `free` permil, and whether the scheme is active then.
 #[track_caller]
 fn check_watermarks(steps: &[(Option<u32>, bool)]) {
-    let mut bench = Bench::new(&[with_watermarks(500, 400, 200)]);
+    let mut bench = Bench::new(&[with_watermarks()]);
     for (step, (free, works)) in steps.iter().enumerate() {
         bench.system.free_mem_permil = *free;
         let is_planned = !bench.plan("[0,1)=0").is_empty();
@@ -46,7 +40,7 @@ fn schemes_rest_by_their_watermarks() {
 
 #[test]
 fn watermarks_are_looked_at_once_per_interval() {
-    let mut scheme = with_watermarks(500, 400, 200);
+    let mut scheme = with_watermarks();
     scheme.watermarks.as_mut().expect("set").interval = Nanos(3 * SECOND.0);
     let mut bench = Bench::new(&[scheme, everything(Action::Stat)]);
     let mut works = |free| {
@@ -61,7 +55,7 @@ fn watermarks_are_looked_at_once_per_interval() {
 
 #[test]
 fn an_idle_engine_wakes_without_a_snapshot() {
-    let mut bench = Bench::new(&[with_watermarks(500, 400, 200)]);
+    let mut bench = Bench::new(&[with_watermarks()]);
     bench.system.free_mem_permil = Some(900);
     bench.check("[0,1)=0", "");
     bench.system.free_mem_permil = Some(300);
@@ -102,11 +96,8 @@ fn late_snapshots_do_not_add_up_to_fewer_applications() {
     for late in [0, 1, 90, 7, 0, 400, 2] {
         let second = engine.stats(0).expect("a scheme").nr_snapshots + 1;
         let now = Nanos(second * SECOND.0 + late);
-        let plan = engine.plan(
-            now,
-            &snapshots_of("[0,1)=0", second),
-            &SystemFacts::default(),
-        );
+        let snapshots = snapshots_of("[0,1)=0", second);
+        let plan = engine.plan(now, &snapshots, &SystemFacts::default());
         assert_eq!(plan.len(), 1, "{late} ns late");
     }
 }
@@ -123,11 +114,7 @@ fn a_scheme_ends_after_so_many_snapshots() {
     assert!(status.is_finished && status.is_active);
     // As in the kernel, each target's regions are a snapshot. A snapshot that is not walked to its end because of the
     // quota does not count.
-    check(
-        std::slice::from_ref(&scheme),
-        "[0,1)=0 | [0,1)=0 | [0,1)=0",
-        "[0,1) | [0,1)",
-    );
+    check(&[scheme], "[0,1)=0 | [0,1)=0 | [0,1)=0", "[0,1) | [0,1)");
     let mut limited = limited(Action::Cold, 1, SECOND);
     limited.max_nr_snapshots = 1;
     let mut bench = Bench::new(&[limited]);
@@ -152,11 +139,7 @@ fn a_paused_engine_plans_nothing() {
 #[test]
 fn only_what_is_needed_is_asked_for() {
     let mut tuned = limited(Action::Cold, 0, Nanos(2 * SECOND.0));
-    let goal = |metric| Goal {
-        metric,
-        target_value: 1,
-        current_value: 0,
-    };
+    let goal = |metric| goal(metric, 1);
     let (node, memcg_path) = (3, "a".to_owned());
     tuned.quota.goals = vec![
         goal(GoalMetric::SomeMemPsiUs),
@@ -165,7 +148,7 @@ fn only_what_is_needed_is_asked_for() {
         goal(GoalMetric::NodeEligibleMemBp { node }),
         goal(GoalMetric::UserInput),
     ];
-    let mut bench = Bench::new(&[with_watermarks(500, 400, 200), tuned]);
+    let mut bench = Bench::new(&[with_watermarks(), tuned]);
     let all = [
         Metric::FreeMem,
         Metric::SomeMemPsi,
@@ -182,8 +165,6 @@ fn only_what_is_needed_is_asked_for() {
     assert_eq!(bench.engine.wanted_metrics(at(3)), all);
     let snapshots = snapshots_of("[0,1)=? [1,2)=0 | [4,9)=0", 2);
     let matching: Vec<_> = bench.engine.matching(1, &snapshots).collect();
-    assert_eq!(
-        matching,
-        [(TargetId(0), range(1, 2)), (TargetId(1), range(4, 9))]
-    );
+    let wanted = [(TargetId(0), range(1, 2)), (TargetId(1), range(4, 9))];
+    assert_eq!(matching, wanted);
 }

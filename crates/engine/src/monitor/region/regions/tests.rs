@@ -2,8 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::monitor::region::rng::Rng;
+use super::{Rng, *};
 use crate::test_regions::{of_regions, ranges_of, regions_of};
 
 fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
@@ -13,17 +12,12 @@ fn check(before: &str, change: impl FnOnce(&mut Vec<Region>), wanted: &str) {
 }
 
 fn merging(threshold: u32, pages_max: u64) -> impl Fn(&mut Vec<Region>) {
-    let size_limit = pages_max * PAGE_SIZE;
-    move |regions| {
-        merge(
-            regions,
-            Likeness {
-                threshold,
-                size_limit,
-                forced: false,
-            },
-        );
-    }
+    let like = Likeness {
+        threshold,
+        size_limit: pages_max * PAGE_SIZE,
+        forced: false,
+    };
+    move |regions| merge(regions, like)
 }
 
 fn setting(ranges: &str) -> impl Fn(&mut Vec<Region>) {
@@ -54,16 +48,15 @@ fn merged_ages_are_weighted_by_size() {
 #[test]
 fn unknown_stays_apart_from_known() {
     check("[0,4)=0 [4,8)=? [8,9)=?", merging(9, 99), "[0,4)=0 [4,9)=?");
-    let forced = Likeness {
-        threshold: u32::MAX,
-        size_limit: u64::MAX,
-        forced: true,
+    let forced = |regions: &mut Vec<Region>| {
+        let like = Likeness {
+            threshold: u32::MAX,
+            size_limit: u64::MAX,
+            forced: true,
+        };
+        merge(regions, like);
     };
-    check(
-        "[0,4)=7 [4,8)=?",
-        |regions| merge(regions, forced),
-        "[0,8)=7",
-    );
+    check("[0,4)=7 [4,8)=?", forced, "[0,8)=7");
 }
 
 #[test]
@@ -100,11 +93,8 @@ fn counts_are_scaled_to_the_checks_of_the_interval() {
 #[test]
 fn new_ranges_reshape_regions_as_in_the_kernel() {
     // From mm/damon/tests/core-kunit.h (damon_test_set_regions) and vaddr-kunit.h.
-    check(
-        "[4,16)=1 [24,32)=2",
-        setting("[8,28)"),
-        "[8,16)=1 [16,24)=? [24,28)=2",
-    );
+    let wanted = "[8,16)=1 [16,24)=? [24,28)=2";
+    check("[4,16)=1 [24,32)=2", setting("[8,28)"), wanted);
     let before = "[10,20)=1 [20,30)=2 [50,55)=3 [55,57)=4 [57,59)=5 [70,80)=6 [80,90)=7 \
                   [90,100)=8";
     check(
@@ -129,11 +119,8 @@ fn new_ranges_reshape_regions_as_in_the_kernel() {
 #[test]
 fn large_regions_are_divided_evenly() {
     let dividing = |regions: &mut Vec<Region>| divide(regions, &mut Vec::new(), 4 * PAGE_SIZE);
-    check(
-        "[0,10)=3 [20,24)=1",
-        dividing,
-        "[0,3)=3 [3,6)=3 [6,10)=3 [20,24)=1",
-    );
+    let wanted = "[0,3)=3 [3,6)=3 [6,10)=3 [20,24)=1";
+    check("[0,10)=3 [20,24)=1", dividing, wanted);
 }
 
 #[test]
@@ -144,18 +131,12 @@ fn splits_leave_every_part_like_the_whole() {
         split(&mut regions, &mut Vec::new(), 3, &mut rng);
         let picture = of_regions(&regions);
         assert!((4..=5).contains(&regions.len()), "{picture}");
-        assert!(
-            picture.ends_with("=3@7 [100,102)=1 [102,103)=2"),
-            "{picture}"
-        );
+        let rest = "=3@7 [100,102)=1 [102,103)=2";
+        assert!(picture.ends_with(rest), "{picture}");
         let right = regions[regions.len() - 3].range;
         assert!((10..=90).contains(&(right.start / PAGE_SIZE)), "{picture}");
-        assert!(
-            regions
-                .windows(2)
-                .all(|w| w[0].range.end == w[1].range.start),
-            "{picture}"
-        );
+        let has_no_gap = regions.is_sorted_by(|a, b| a.range.end == b.range.start);
+        assert!(has_no_gap, "{picture}");
     }
 }
 
