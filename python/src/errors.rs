@@ -53,7 +53,6 @@ create_exception!(
     "What the user should know of how a record was read, or of what a session cannot see or do."
 );
 
-/// Adds the exceptions to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("IsothermError", py.get_type::<IsothermError>())?;
@@ -115,7 +114,6 @@ pub(crate) fn raise(error: impl Into<anyhow::Error>, doing: Doing) -> PyErr {
     exception
 }
 
-/// Warns of each note.
 pub(crate) fn warn(py: Python<'_>, notes: &[String]) -> PyResult<()> {
     let category = py.get_type::<IsothermWarning>();
     for note in notes {

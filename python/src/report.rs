@@ -18,7 +18,6 @@ use crate::arrow;
 
 /// A report's output formats.
 pub(crate) trait Shown: Send + Sync {
-    /// Returns the documented JSON.
     fn json(&self) -> serde_json::Result<String>;
 
     /// Writes the report in `format`; returns `None` if the report does not support that format.
@@ -142,7 +141,6 @@ impl Report {
     }
 }
 
-/// Parses JSON into a dict.
 pub(crate) fn parsed(py: Python<'_>, json: &str) -> PyResult<Py<PyDict>> {
     let value = py.import("json")?.call_method1("loads", (json,))?;
     Ok(value.cast_into::<PyDict>()?.unbind())

@@ -41,13 +41,10 @@ pub struct PodListError(#[from] serde_json::Error);
 /// An error in a pod's annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PodProblem {
-    /// The policy is neither of the two.
     #[error("isotherm.io/policy is {0:?}; it may be report or reclaim")]
     Policy(String),
-    /// The minimum age is no time.
     #[error("isotherm.io/min-age is {0:?}, which is no time: 30s, 5m, 2h")]
     MinAge(String),
-    /// The annotation does not exist.
     #[error("there is no annotation isotherm.io/{0}; there are policy and min-age")]
     Unknown(String),
     /// The pod has more annotations of this prefix than could be meant.
@@ -63,7 +60,6 @@ pub enum PodPolicy {
     Report,
     /// Let schemes page memory out after this idle time; zero leaves the time to the schemes.
     Reclaim {
-        /// Minimum idle time.
         min_age: Nanos,
     },
 }
@@ -73,9 +69,7 @@ pub enum PodPolicy {
 pub struct AnnotatedPod {
     /// Uid, as in the names of its control groups.
     pub uid: String,
-    /// Namespace of the pod.
     pub namespace: String,
-    /// Name of the pod.
     pub name: String,
     /// Policy of the pod; if it is an error, the pod is not acted on.
     pub policy: Result<PodPolicy, PodProblem>,

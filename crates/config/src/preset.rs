@@ -17,13 +17,11 @@ use crate::model::ConfiguredOperations;
 /// One or several schemes with a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
-    /// Name of the preset.
     pub name: &'static str,
     /// Effect in one line.
     pub summary: &'static str,
     /// Kind of memory that it is made for.
     pub operations: ConfiguredOperations,
-    /// Schemes of the preset.
     pub schemes: Vec<Scheme>,
 }
 

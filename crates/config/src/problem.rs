@@ -60,12 +60,9 @@ impl fmt::Display for Place {
 /// One error or warning.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct Problem {
-    /// Severity of the problem.
     pub severity: Severity,
     pub place: Place,
-    /// Value that was found.
     pub found: String,
-    /// Value that was expected.
     pub expected: String,
     /// Value that was probably meant.
     pub suggestion: Option<String>,

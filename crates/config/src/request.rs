@@ -21,7 +21,6 @@ use crate::spec::{
 /// A request for a session. `None` and empty values leave the decision to the file and the defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// Targets to watch.
     pub targets: Option<TargetSpec>,
     /// Processes to exclude if all of the machine's are watched and no other target is named.
     pub exclude: Vec<ProcessSpec>,
@@ -29,7 +28,6 @@ pub struct Request {
     pub ranges: Vec<AddressRange>,
     /// Set to watch the targets' descendants as well.
     pub children: bool,
-    /// Method of watching.
     pub monitoring: Monitoring,
     /// Seed of every random choice.
     pub seed: u64,
@@ -46,13 +44,11 @@ pub struct Request {
 pub struct ActingRequest {
     /// Schemes, one a line.
     pub scheme_lines: Vec<String>,
-    /// Names of presets.
     pub presets: Vec<String>,
     /// Set to report actions instead of doing them.
     pub is_dry_run: bool,
     /// Set to act without a limit on the targets' losses.
     pub no_guard: bool,
-    /// Limits of the targets' losses.
     pub limits: GuardLimits,
     /// Share of one CPU that acting may take from busy CPUs.
     pub act_budget: Option<f64>,
@@ -367,7 +363,6 @@ fn ensure_that_goal_fits(goal: Option<MemoryGoal>, schemes: &[Scheme]) -> Result
     Ok(())
 }
 
-/// Flag that sets a goal.
 const fn goal_flag(goal: MemoryGoal) -> &'static str {
     match goal {
         MemoryGoal::Save(_) => "--save",

@@ -56,9 +56,7 @@ const DAMO_WEIGHTS: Weights = Weights {
 /// A move of memory from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Source node.
     pub from: u32,
-    /// Destination node.
     pub to: u32,
 }
 
@@ -81,66 +79,49 @@ pub struct TierPlan {
 /// Reasons why a plan is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TierError {
-    /// The plan has no moves.
     #[error("nothing is to be moved; name a fast and a slow node: --migrate 0 1")]
     Nothing,
-    /// There is no other node.
     #[error(
         "node {node} is the only one with memory, so there is nowhere to move it; for another \
          machine, describe that by --topology FILE, or by --node 0=512GiB --node 2=96GiB"
     )]
     OneNode {
-        /// The only node.
         node: u32,
     },
-    /// The node does not exist.
     #[error(
         "there is no NUMA node {node} with memory, only {present}; for another machine, describe \
          that by --topology FILE or --node {node}=SIZE"
     )]
     NoNode {
-        /// Requested node.
         node: u32,
-        /// Existing nodes.
         present: String,
     },
-    /// A move goes from a node to itself.
     #[error("node {node} cannot be both source and destination; name two nodes")]
     SameNode {
-        /// Node of the move.
         node: u32,
     },
-    /// Two schemes have the same source node.
     #[error(
         "node {node} is a source more than once; its memory can be demoted or promoted to one node \
          (--migrate FAST SLOW takes from both)"
     )]
     SourceTwice {
-        /// Source node.
         node: u32,
     },
-    /// Memory would move in a circle.
     #[error(
         "{what} memory of node {node} would come back to it by way of {way}; leave one step out"
     )]
     Circle {
         /// `cold` or `hot`.
         what: &'static str,
-        /// First node of the circle.
         node: u32,
-        /// Further nodes of the circle.
         way: String,
     },
-    /// Pieces are not whole pages.
     #[error("ranges cannot be cut into {bytes} bytes; give a multiple of 4 KiB, such as 1G")]
     NoPages {
-        /// Requested size.
         bytes: u64,
     },
-    /// There are more kdamonds than the reader accepts.
     #[error("pieces of {bytes} bytes make more than {KDAMONDS_MAX} kdamonds; give a larger size")]
     TooMany {
-        /// Requested size.
         bytes: u64,
     },
 }

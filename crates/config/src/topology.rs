@@ -37,7 +37,6 @@ const END_MAX: u64 = 1 << 52;
 pub enum Extent {
     /// Size in bytes; the part follows the previous ones.
     Size(u64),
-    /// Range of addresses.
     Range(AddressRange),
 }
 
@@ -50,25 +49,18 @@ pub struct Topology {
 /// Reasons why a machine is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopologyError {
-    /// A part is empty, or not of whole pages.
     #[error("node {node}: {extent} is not one or more whole pages of 4 KiB")]
     NoPages {
         node: u32,
-        /// Given part.
         extent: String,
     },
-    /// A part ends beyond the last physical address.
     #[error("node {node} would end above 4 PiB, where no physical address is")]
     TooLarge { node: u32 },
-    /// Ranges of two nodes, or of one, overlap.
     #[error("node {node}: {range:?} overlaps {other:?} of node {other_node}")]
     Overlap {
         node: u32,
-        /// Given range.
         range: AddressRange,
-        /// Earlier range.
         other: AddressRange,
-        /// Node of the earlier range.
         other_node: u32,
     },
 }

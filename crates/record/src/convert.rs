@@ -163,45 +163,32 @@ impl LeftOut {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// Our record could not be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// damo's JSON is broken, or not what damo writes.
     #[error("cannot read this as a record of damo's (json)")]
     Json(#[source] serde_json::Error),
-    /// damo's JSON has content that no recording can have.
     #[error("this record of damo's holds {0}")]
     Impossible(String),
-    /// A line of the trace is inconsistent.
     #[error("line {line} of the trace {reason}")]
     Trace {
-        /// Number of the line, from 1.
         line: u64,
-        /// Description of the fault.
         reason: String,
     },
-    /// The trace has no line to convert.
     #[error("the trace has no line of `damon:damon_aggregated` or `damon:damos_before_apply`")]
     NoTrace,
-    /// This build lacks Parquet, which is a feature of this crate.
     #[error(
         "this isotherm was built without Parquet, for a quick first look; `make build` builds it whole"
     )]
     WithoutParquet,
-    /// The Parquet library cannot read or write the file.
     #[cfg(feature = "parquet")]
     #[error("cannot read or write this as Parquet")]
     Parquet(#[source] parquet::errors::ParquetError),
-    /// The Parquet file holds no record, or a damaged one.
     #[error("this Parquet file is not a record: {0}")]
     NotARecord(String),
-    /// The input could not be read.
     #[error("cannot read the input")]
     Read(#[source] io::Error),
-    /// The output could not be written.
     #[error("cannot write the output")]
     Write(#[source] io::Error),
-    /// No space for intermediate data was available.
     #[error("cannot keep intermediate data in {folder}")]
     Scratch { folder: String, source: io::Error },
 }

@@ -49,9 +49,7 @@ pub struct Batches<R> {
     reader: Reader<R>,
     schema: SchemaRef,
     rows: Rows,
-    /// Number of snapshots so far.
     nr_snapshots: u32,
-    /// Whether the record has been read.
     is_over: bool,
 }
 
@@ -137,7 +135,6 @@ pub fn regions(number: u32, snapshot: &Snapshot) -> RecordBatch {
         .expect("every row was pushed to every column")
 }
 
-/// Rows that are being gathered.
 enum Rows {
     Columns(Kind, Box<Columns>),
     Snapshots(Vec<SnapshotRow>),

@@ -44,7 +44,6 @@ struct Open {
     anchor: usize,
     /// Key of the next value in a map.
     key: Option<(String, Mark)>,
-    /// Keys so far in a map.
     keys: std::collections::BTreeSet<String>,
 }
 

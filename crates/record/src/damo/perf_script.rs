@@ -100,7 +100,6 @@ enum Kind {
     BeforeApply,
 }
 
-/// One line.
 #[derive(Debug)]
 struct Event {
     kind: Kind,
@@ -213,7 +212,6 @@ struct Trace<'c, 'f> {
     collected: &'c mut Collected<'f>,
     /// The kind of event that counts, the first one. A trace may hold both kinds, with the same data twice.
     event: Option<Kind>,
-    /// Whether some region had an age.
     has_ages: bool,
     targets: HashMap<u64, Assembly>,
 }

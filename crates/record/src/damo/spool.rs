@@ -16,7 +16,6 @@ use crate::convert::{ConvertError, DEFAULT_NR_SAMPLES};
 use crate::item::Item;
 use crate::writer::Writer;
 
-/// Snapshots on disk.
 pub(crate) struct Spool<'a> {
     folder: &'a Path,
     file: Option<BufWriter<File>>,
@@ -117,7 +116,6 @@ fn scratch(folder: &Path, source: io::Error) -> ConvertError {
 const HEAD_BYTES: usize = 28;
 const REGION_BYTES: usize = 33;
 
-/// Encodes damo's data of a snapshot.
 fn encode(snapshot: &Snapshot) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + snapshot.regions.len() * REGION_BYTES);
     bytes.extend(snapshot.target.0.to_le_bytes());

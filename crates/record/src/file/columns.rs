@@ -34,7 +34,6 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.snapshot.len()
     }
@@ -103,7 +102,6 @@ impl Columns {
         self.target.resize(rows, target.0);
     }
 
-    /// Returns the columns of the record's schema.
     pub(crate) fn into_arrays(self, kind: Kind) -> Vec<ArrayRef> {
         let time = |times: Vec<i64>| {
             Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC")) as ArrayRef

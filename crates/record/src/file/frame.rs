@@ -31,19 +31,15 @@ pub(crate) const MAX_METADATA: u64 = 64 << 20;
 pub(crate) const MAX_BODY: u64 = 256 << 20;
 /// The marker before each message, and with a length of 0 at the end of the stream.
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// The end of the stream.
 pub(crate) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 /// The read step while a body grows: its claimed length is not allocated ahead.
 const READ_STEP: u64 = 4 << 20;
 
-/// One message of the file.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// Offset of the message in the file.
     pub(crate) offset: u64,
-    /// The flatbuffer.
     pub(crate) metadata: Vec<u8>,
-    /// The body behind the metadata.
     pub(crate) body: Buffer,
 }
 
@@ -64,7 +60,6 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     input: R,
-    /// Bytes consumed so far.
     offset: u64,
 }
 
@@ -78,7 +73,6 @@ impl<R: Read> FrameReader<R> {
         self.offset
     }
 
-    /// Reads the next message.
     pub(crate) fn next(&mut self) -> Result<Next, RecordError> {
         let offset = self.offset;
         let cut = |reader: &Self| Next::Cut {

@@ -23,7 +23,6 @@ pub struct TimeIndex {
     messages: Vec<Rows>,
 }
 
-/// A message of rows.
 #[derive(Clone, Debug)]
 struct Rows {
     bytes: Range<u64>,

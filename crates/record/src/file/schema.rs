@@ -29,7 +29,6 @@ pub(crate) const ITEM_KEY: &str = "isotherm.item";
 /// Metadata key, on a message, of the CRC-32 of all of it but this value.
 pub(crate) const CHECKSUM_KEY: &str = "isotherm.crc32";
 
-/// The kind of a record's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Regions,
@@ -39,7 +38,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the kind of rows of a record with `header`.
     pub(crate) fn of(header: &Header) -> Self {
         if header.settings.get(GRANULARITY).map(String::as_str) == Some(GRANULARITY_PAGE) {
             Self::Pages
@@ -91,7 +89,6 @@ impl Kind {
     }
 }
 
-/// Builds the schema of a record with this header.
 pub(crate) fn schema_of(header: &Header) -> Result<Schema, RecordError> {
     let json = serde_json::to_string(header)
         .map_err(|error| RecordError::Unwritable(format!("the header: {error}")))?;

@@ -20,7 +20,6 @@ use parquet::errors::ParquetError;
 use crate::convert::ConvertError;
 use crate::schema::Kind;
 
-/// Builds the error of a file without a column.
 pub(super) fn lacks(name: &str) -> ConvertError {
     ConvertError::NotARecord(format!("it has no column {name}"))
 }

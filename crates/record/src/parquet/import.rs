@@ -173,7 +173,6 @@ fn kind_of(header: &Header, schema: &Schema) -> Kind {
     }
 }
 
-/// Returns the values of a column of text.
 fn texts<'a>(column: &'a ArrayRef, name: &str) -> Result<Vec<Option<&'a str>>, ConvertError> {
     match column.data_type() {
         DataType::Utf8 => Ok(column.as_string::<i32>().iter().collect()),
@@ -238,7 +237,6 @@ struct Merge<W: Write> {
     writer: Writer<W>,
     /// Rows in snapshots that are complete.
     rows: u64,
-    /// Items of the metadata.
     items: VecDeque<Placed>,
     open: Option<(u32, Item)>,
     /// Items behind the open snapshot.

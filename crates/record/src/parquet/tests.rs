@@ -34,7 +34,6 @@ fn no_damage_makes_it_panic() {
     }
 }
 
-/// Converts a record to Parquet and back.
 fn there_and_back(record: &[u8]) -> Vec<u8> {
     let mut table = tempfile::tempfile().expect("a file");
     let mut reader = Reader::open(record).expect("readable");
