@@ -25,13 +25,12 @@ use arrow_schema::SchemaRef;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
-use crate::check::check_memory;
 use crate::error::RecordError;
 use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
 use crate::index::TimeIndex;
 use crate::item::{Header, Item};
 use crate::pages::{PageAges, check_blocks};
-use crate::rows::Rows;
+use crate::rows::{Rows, check_memory};
 use crate::schema::{Kind, decoding_schema, header_of};
 use crate::stacks::StackCounts;
 
@@ -319,7 +318,7 @@ impl<R: Read> Reader<R> {
             &version,
         )
         .map_err(|error| RecordError::corrupt(offset, format!("does not decode: {error}")))?;
-        self.rows = Some(Rows::new(offset, self.kind, &decoded)?);
+        self.rows = Some(Rows::new(offset, self.kind, decoded)?);
         Ok(())
     }
 }

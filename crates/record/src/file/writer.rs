@@ -22,7 +22,6 @@ use arrow_schema::{Schema, SchemaRef};
 use isotherm_engine::{Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
-use crate::check::check_memory;
 use crate::columns::Columns;
 use crate::error::RecordError;
 use crate::frame::{
@@ -30,6 +29,7 @@ use crate::frame::{
 };
 use crate::item::{Header, Item};
 use crate::pages::{PageSnapshot, check_blocks};
+use crate::rows::check_memory;
 use crate::schema::{Kind, schema_of};
 
 /// Number of rows gathered before they are written.

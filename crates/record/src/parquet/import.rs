@@ -151,7 +151,7 @@ fn derived_header(input: &File) -> Result<Header, ConvertError> {
     let Some(batch) = decoded(|| Ok(batches.next().transpose()?))? else {
         return Ok(header);
     };
-    let mut rows = Rows::new(0, kind, &columns_of(kind, &batch)?).map_err(not_a_record)?;
+    let mut rows = Rows::new(0, kind, columns_of(kind, &batch)?).map_err(not_a_record)?;
     let (start, end, nr_samples) = match rows.next_item().map_err(not_a_record)? {
         Some(Item::Snapshot(first)) => (first.start, first.end, first.nr_samples),
         Some(Item::Pages(first)) => (first.start, first.end, 1),
@@ -249,7 +249,7 @@ struct Merge<W: Write> {
 impl<W: Write> Merge<W> {
     fn add_batch(&mut self, kind: Kind, batch: &RecordBatch) -> Result<(), ConvertError> {
         let mut around = VecDeque::from(around(batch)?);
-        let mut rows = Rows::new(0, kind, &columns_of(kind, batch)?).map_err(not_a_record)?;
+        let mut rows = Rows::new(0, kind, columns_of(kind, batch)?).map_err(not_a_record)?;
         while let Some(number) = rows.next_number() {
             let first = rows.next_row();
             let Some(item) = rows.next_item().map_err(not_a_record)? else {
