@@ -11,12 +11,6 @@
 //!
 //! Limits: a snapshot has at most [`MAX_BLOCKS`] blocks.
 
-use std::io::Write;
-
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
 use isotherm_engine::{BlockPages, Nanos, Snapshot, TargetId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
@@ -83,15 +77,11 @@ pub(crate) fn check(blocks: &[BlockPages]) -> Result<(), String> {
 }
 
 fn pack<S: Serializer>(blocks: &[BlockPages], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-    let mut bytes = Vec::with_capacity(BYTES_MAX);
+    let mut bytes = Vec::new();
     for block in blocks {
-        bytes.clear();
         push(&mut bytes, block);
-        encoder.write_all(&bytes).map_err(ser::Error::custom)?;
     }
-    let packed = encoder.finish().map_err(ser::Error::custom)?;
-    serializer.serialize_str(&BASE64_STANDARD.encode(packed))
+    serializer.serialize_str(&packed::pack(&bytes).map_err(ser::Error::custom)?)
 }
 
 fn push(bytes: &mut Vec<u8>, block: &BlockPages) {
@@ -167,6 +157,9 @@ fn take_word(rest: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+
     use super::*;
     use crate::tests::{header, read, snapshot, write};
     use crate::{Item, Reader};
