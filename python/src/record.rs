@@ -23,12 +23,14 @@ use pyo3::types::{PyDict, PyType};
 use crate::errors::{Doing, raise, warn};
 use crate::interrupt::Interrupt;
 use crate::quantity::{Bytes, Share, Time};
-use crate::report::{Report, Whole};
+use crate::report::{Report, Whole, parsed};
 use crate::table::{Table, reader};
 
 /// An open record: one of Isotherm's, a Parquet file made of one, or a recording of damo.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Record {
+    /// The path that was opened.
+    #[pyo3(get)]
     path: PathBuf,
     pub(crate) file: RecordFile,
     salvages: bool,
@@ -203,19 +205,12 @@ impl Record {
         })
     }
 
-    /// The path that was opened.
-    #[getter]
-    fn path(&self) -> PathBuf {
-        self.path.clone()
-    }
-
     /// The header of the record: machine, kernel, command, intervals (in nanoseconds) and settings.
     #[getter]
     fn header(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         let reader = reader(&self.file, false)?;
         let json = serde_json::to_string(reader.header()).map_err(|error| self.failed(error))?;
-        let header = py.import("json")?.call_method1("loads", (json,))?;
-        Ok(header.cast_into::<PyDict>()?.unbind())
+        parsed(py, &json)
     }
 
     /// Whether its rows are single pages (`isotherm record --pages`).

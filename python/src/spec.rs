@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::errors::{Doing, raise};
 use crate::quantity::{Bytes, Share, Time};
-use crate::report::Report;
+use crate::report::{Report, parsed};
 
 fn wrong(text: impl std::fmt::Display) -> PyErr {
     raise(anyhow::anyhow!("{text}"), Doing::Specifying)
@@ -27,7 +27,8 @@ pub(crate) fn problems(problems: &Problems) -> PyErr {
     wrong(lines.join("\n"))
 }
 
-fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
+/// Formats a value of Python as JSON.
+pub(crate) fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let dumped = value.py().import("json")?.call_method1("dumps", (value,))?;
     dumped.extract()
 }
@@ -166,6 +167,25 @@ fn set<T>(value: &mut T, new: Option<T>) {
     }
 }
 
+/// A scheme, or its line.
+pub(crate) enum Given {
+    Scheme(Box<Scheme>),
+    Line(String),
+}
+
+impl FromPyObject<'_, '_> for Given {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(scheme) = found.cast::<Scheme>() {
+            return Ok(Self::Scheme(Box::new(scheme.get().clone())));
+        }
+        let line = found.cast::<PyString>();
+        let line = line.map_err(|_| wrong("a scheme is a Scheme, or its line as text"))?;
+        Ok(Self::Line(line.to_str()?.to_owned()))
+    }
+}
+
 /// A scheme, or a line that is one.
 struct SchemeOrLine(Inner);
 
@@ -173,13 +193,12 @@ impl FromPyObject<'_, '_> for SchemeOrLine {
     type Error = PyErr;
 
     fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        if let Ok(scheme) = found.cast::<Scheme>() {
-            return Ok(Self(scheme.get().inner.clone()));
-        }
-        if let Ok(line) = found.cast::<PyString>() {
-            return Scheme::new(line.to_str()?).map(|scheme| Self(scheme.inner));
-        }
-        Err(wrong("a scheme is a Scheme, or its line as text"))
+        let given: Given = found.extract()?;
+        let scheme = match given {
+            Given::Scheme(scheme) => *scheme,
+            Given::Line(line) => Scheme::new(&line)?,
+        };
+        Ok(Self(scheme.inner))
     }
 }
 
@@ -341,8 +360,8 @@ impl SessionSpec {
     }
 
     /// The whole session as a dict; durations are in nanoseconds.
-    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        py.import("json")?.call_method1("loads", (self.to_json()?,))
+    fn to_dict(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        parsed(py, &self.to_json()?)
     }
 
     /// The schemes of all contexts, in order.
