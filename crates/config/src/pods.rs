@@ -59,9 +59,7 @@ pub enum PodPolicy {
     #[default]
     Report,
     /// Let schemes page memory out after this idle time; zero leaves the time to the schemes.
-    Reclaim {
-        min_age: Nanos,
-    },
+    Reclaim { min_age: Nanos },
 }
 
 /// A pod with its policy.

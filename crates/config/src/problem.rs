@@ -30,14 +30,19 @@ pub struct Place {
 }
 
 impl Place {
+    pub(crate) fn at(line: u32, column: Option<u32>) -> Self {
+        Self {
+            line: Some(line),
+            column,
+            path: String::new(),
+        }
+    }
+
     /// Returns the place just after `text`.
     pub(crate) fn at_end_of(text: &str) -> Self {
         let line_start = text.rfind('\n').map_or(0, |newline| newline + 1);
-        Self {
-            line: Some(text.matches('\n').count() as u32 + 1),
-            column: Some(text[line_start..].chars().count() as u32 + 1),
-            path: String::new(),
-        }
+        let column = text[line_start..].chars().count() as u32 + 1;
+        Self::at(text.matches('\n').count() as u32 + 1, Some(column))
     }
 }
 
@@ -84,6 +89,10 @@ impl Problem {
             severity: Severity::Warning,
             ..Self::error(found, expected)
         }
+    }
+
+    pub(crate) fn at(self, place: Place) -> Self {
+        Self { place, ..self }
     }
 }
 

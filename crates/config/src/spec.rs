@@ -97,23 +97,7 @@ impl ContextSpec {
     }
 }
 
-/// Words of a command line, which are bytes; only on Unix they are known to be.
-#[cfg(unix)]
-mod words {
-    use std::ffi::OsString;
-
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(words: &[OsString], out: S) -> Result<S::Ok, S::Error> {
-        words.serialize(out)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<OsString>, D::Error> {
-        Vec::deserialize(from)
-    }
-}
-
-/// Refuses commands where none can be run (a browser).
+/// Refuses commands where none can be run (a browser): only on Unix their words are known to be bytes.
 #[cfg(not(unix))]
 mod words {
     use std::ffi::OsString;
@@ -142,7 +126,7 @@ pub enum TargetSpec {
     /// A command that the session starts.
     Command {
         /// Program and its arguments; at least the program.
-        #[serde(with = "words")]
+        #[cfg_attr(not(unix), serde(with = "words"))]
         command: Vec<OsString>,
         /// Set to watch its descendants as well.
         children: bool,
@@ -156,9 +140,7 @@ pub enum TargetSpec {
     Cgroup(PathBuf),
     /// Every process of the machine, as they come and go. Kernel threads have no memory of their own, and the watching
     /// process does not watch itself.
-    All {
-        exclude: Vec<ProcessSpec>,
-    },
+    All { exclude: Vec<ProcessSpec> },
     /// Physical memory of every process of the machine, as they come and go.
     Physical {
         /// NUMA node to watch; `None` for all.

@@ -85,28 +85,19 @@ pub enum TierError {
         "node {node} is the only one with memory, so there is nowhere to move it; for another \
          machine, describe that by --topology FILE, or by --node 0=512GiB --node 2=96GiB"
     )]
-    OneNode {
-        node: u32,
-    },
+    OneNode { node: u32 },
     #[error(
         "there is no NUMA node {node} with memory, only {present}; for another machine, describe \
          that by --topology FILE or --node {node}=SIZE"
     )]
-    NoNode {
-        node: u32,
-        present: String,
-    },
+    NoNode { node: u32, present: String },
     #[error("node {node} cannot be both source and destination; name two nodes")]
-    SameNode {
-        node: u32,
-    },
+    SameNode { node: u32 },
     #[error(
         "node {node} is a source more than once; its memory can be demoted or promoted to one node \
          (--migrate FAST SLOW takes from both)"
     )]
-    SourceTwice {
-        node: u32,
-    },
+    SourceTwice { node: u32 },
     #[error(
         "{what} memory of node {node} would come back to it by way of {way}; leave one step out"
     )]
@@ -117,13 +108,9 @@ pub enum TierError {
         way: String,
     },
     #[error("ranges cannot be cut into {bytes} bytes; give a multiple of 4 KiB, such as 1G")]
-    NoPages {
-        bytes: u64,
-    },
+    NoPages { bytes: u64 },
     #[error("pieces of {bytes} bytes make more than {KDAMONDS_MAX} kdamonds; give a larger size")]
-    TooMany {
-        bytes: u64,
-    },
+    TooMany { bytes: u64 },
 }
 
 impl TierPlan {

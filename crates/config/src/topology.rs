@@ -50,10 +50,7 @@ pub struct Topology {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopologyError {
     #[error("node {node}: {extent} is not one or more whole pages of 4 KiB")]
-    NoPages {
-        node: u32,
-        extent: String,
-    },
+    NoPages { node: u32, extent: String },
     #[error("node {node} would end above 4 PiB, where no physical address is")]
     TooLarge { node: u32 },
     #[error("node {node}: {range:?} overlaps {other:?} of node {other_node}")]

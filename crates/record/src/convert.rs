@@ -170,10 +170,7 @@ pub enum ConvertError {
     #[error("this record of damo's holds {0}")]
     Impossible(String),
     #[error("line {line} of the trace {reason}")]
-    Trace {
-        line: u64,
-        reason: String,
-    },
+    Trace { line: u64, reason: String },
     #[error("the trace has no line of `damon:damon_aggregated` or `damon:damos_before_apply`")]
     NoTrace,
     #[error(

@@ -7,15 +7,9 @@ use std::io;
 #[non_exhaustive]
 pub enum RecordError {
     #[error("cannot read the record at byte {offset}")]
-    Read {
-        offset: u64,
-        source: io::Error,
-    },
+    Read { offset: u64, source: io::Error },
     #[error("cannot write the record after byte {offset}")]
-    Write {
-        offset: u64,
-        source: io::Error,
-    },
+    Write { offset: u64, source: io::Error },
     /// Further writes are refused: an earlier write failed part-way, and a reader could not find messages behind a torn
     /// one.
     #[error("the record was closed by an earlier write error")]
@@ -26,30 +20,20 @@ pub enum RecordError {
         "the record ends at byte {length}, within its header; its recorder died before it had \
          written anything"
     )]
-    NoHeader {
-        length: u64,
-    },
+    NoHeader { length: u64 },
     #[error(
         "the record's format is version {found}, this program reads up to {known}; use a newer one"
     )]
-    Version {
-        found: String,
-        known: u32,
-    },
+    Version { found: String, known: u32 },
     /// The record has bytes that no writer of records writes.
     #[error("the record is damaged: the message at byte {offset} {reason}")]
-    Corrupt {
-        offset: u64,
-        reason: String,
-    },
+    Corrupt { offset: u64, reason: String },
     /// Another program compressed the rows by an unsupported codec.
     #[error(
         "its rows are compressed by {codec}, and only zstd is read here; write it again with zstd, or \
          without compression"
     )]
-    Compression {
-        codec: &'static str,
-    },
+    Compression { codec: &'static str },
     /// The message claims a size beyond that of any record of ours.
     #[error(
         "the message at byte {offset} claims {claimed} for its {what}, more than the {limit} that \

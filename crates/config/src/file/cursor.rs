@@ -56,11 +56,7 @@ impl<'a> Log<'a> {
         let place = match mark {
             Mark::Nowhere => Place::default(),
             Mark::Offset(offset) => Place::at_end_of(self.text.get(..offset).unwrap_or_default()),
-            Mark::Line(line, column) => Place {
-                line: Some(line),
-                column: Some(column),
-                path: String::new(),
-            },
+            Mark::Line(line, column) => Place::at(line, Some(column)),
         };
         Place {
             path: path.to_owned(),
@@ -97,8 +93,7 @@ impl<'a> Cursor<'a> {
 
     fn report_at(&self, mark: Mark, path: &str, problem: Problem) {
         if !self.log.is_full() || problem.severity == Severity::Error {
-            let place = self.log.place(mark, path);
-            self.log.add(Problem { place, ..problem });
+            self.log.add(problem.at(self.log.place(mark, path)));
         }
     }
 
@@ -194,16 +189,11 @@ impl<'a> Cursor<'a> {
         };
         match read(text) {
             Ok(value) => Some(value),
-            Err(misread) => {
-                let found = if text.is_empty() {
-                    self.node.kind().to_owned()
-                } else {
-                    misread.found
-                };
-                self.report(Problem {
-                    suggestion: misread.suggestion,
-                    ..Problem::error(found, misread.expected)
-                });
+            Err(mut misread) => {
+                if text.is_empty() {
+                    misread.found = self.node.kind().to_owned();
+                }
+                self.report(misread.into());
                 None
             }
         }

@@ -13,13 +13,9 @@ use crate::node::{DEPTH_MAX, Entry, Mark, Node, Value};
 use crate::problem::{Place, Problem, quoted};
 
 pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
-    let raw: &RawValue = serde_json::from_str(text).map_err(|error| Problem {
-        place: Place {
-            line: Some(error.line() as u32),
-            column: Some(error.column() as u32),
-            path: String::new(),
-        },
-        ..Problem::error(reason(&error), "JSON")
+    let raw: &RawValue = serde_json::from_str(text).map_err(|error| {
+        let place = Place::at(error.line() as u32, Some(error.column() as u32));
+        Problem::error(reason(&error), "JSON").at(place)
     })?;
     Parser { text }.node(raw, 0)
 }
@@ -91,10 +87,8 @@ impl<'a> Parser<'a> {
     }
 
     fn fault(&self, offset: usize, found: &str, expected: &str) -> Problem {
-        Problem {
-            place: Place::at_end_of(self.text.get(..offset).unwrap_or_default()),
-            ..Problem::error(found, expected)
-        }
+        let place = Place::at_end_of(self.text.get(..offset).unwrap_or_default());
+        Problem::error(found, expected).at(place)
     }
 }
 

@@ -50,11 +50,7 @@ pub fn scheme_line(text: &str) -> Result<Scheme, Problem> {
         return Err(Problem::error("no scheme", shape()));
     };
     if let Some((index, _)) = lines.next() {
-        let place = place(index, 1);
-        return Err(Problem {
-            place,
-            ..Problem::error("a second line", "one scheme")
-        });
+        return Err(Problem::error("a second line", "one scheme").at(place(index, 1)));
     }
     let scheme = parse(line, index)?;
     match validated(&scheme, index).find(|p| p.severity == Severity::Error) {
@@ -70,10 +66,8 @@ pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
     let lines = text.lines().enumerate().filter(|(_, line)| !is_empty(line));
     for (index, line) in lines {
         if indexes.len() == SCHEMES_MAX {
-            log.add(Problem {
-                place: place(index, 1),
-                ..Problem::error("more schemes", format!("at most {SCHEMES_MAX}"))
-            });
+            let expected = format!("at most {SCHEMES_MAX}");
+            log.add(Problem::error("more schemes", expected).at(place(index, 1)));
             break;
         }
         if log.is_full() {
@@ -90,8 +84,7 @@ pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
     }
     for conflict in validate::conflicts(&context) {
         let place = place(indexes[conflict.second], 1);
-        let problem = conflict.problem(conflict.first);
-        log.add(Problem { place, ..problem });
+        log.add(conflict.problem(conflict.first).at(place));
     }
     if text.lines().all(is_empty) {
         log.add(Problem::error("no scheme", shape()));
@@ -116,24 +109,19 @@ fn without_comment(line: &str) -> &str {
 }
 
 fn validated(scheme: &Scheme, index: usize) -> impl Iterator<Item = Problem> + use<> {
-    validate::faults(scheme)
-        .into_iter()
-        .map(move |(path, problem)| Problem {
-            place: Place {
-                line: Some(index as u32 + 1),
-                column: None,
-                path,
-            },
-            ..problem
-        })
+    let faults = validate::faults(scheme).into_iter();
+    faults.map(move |(path, problem)| {
+        let place = whole_line(index);
+        problem.at(Place { path, ..place })
+    })
 }
 
 fn place(index: usize, column: usize) -> Place {
-    Place {
-        line: Some(index as u32 + 1),
-        column: Some(column as u32),
-        path: String::new(),
-    }
+    Place::at(index as u32 + 1, Some(column as u32))
+}
+
+fn whole_line(index: usize) -> Place {
+    Place::at(index as u32 + 1, None)
 }
 
 /// Words of a line with their columns.
@@ -169,20 +157,11 @@ impl Words {
 
     fn read<T>(&mut self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Result<T, Problem> {
         let Some((word, column)) = self.all.get(self.next) else {
-            return Err(Problem {
-                place: Place {
-                    line: Some(self.line as u32 + 1),
-                    ..Place::default()
-                },
-                ..Problem::error(format!("{} words", self.all.len()), shape())
-            });
+            let problem = Problem::error(format!("{} words", self.all.len()), shape());
+            return Err(problem.at(whole_line(self.line)));
         };
         self.next += 1;
-        read(word).map_err(|misread| Problem {
-            place: place(self.line, *column),
-            suggestion: misread.suggestion,
-            ..Problem::error(misread.found, misread.expected)
-        })
+        read(word).map_err(|misread| Problem::from(misread).at(place(self.line, *column)))
     }
 
     fn bounds<T: Copy>(
@@ -236,10 +215,7 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
             let found = format!("{left} words from {} on", quoted(word));
             let expected = "nothing after the action, or a quota (time, size, reset interval; or size, \
                             reset interval), or that and three weights, or that and five words of watermarks";
-            return Err(Problem {
-                place: place(index, *column),
-                ..Problem::error(found, expected)
-            });
+            return Err(Problem::error(found, expected).at(place(index, *column)));
         }
     }
     let has_time = !matches!(words.left(), 2 | 5 | 10);
@@ -269,10 +245,8 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
 fn read_action(words: &mut Words) -> Result<Action, Problem> {
     let column = words.all.get(words.next).map_or(1, |(_, column)| *column);
     let word = words.read(|word| Ok(word.to_owned()))?;
-    word.parse().map_err(|()| Problem {
-        place: place(words.line, column),
-        ..unknown_action(&word)
-    })
+    word.parse()
+        .map_err(|()| unknown_action(&word).at(place(words.line, column)))
 }
 
 fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destination>, Problem> {
@@ -281,13 +255,7 @@ fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destinatio
         let expected = format!(
             "the node behind it, such as `{action} 1`, or several with their weights, such as `{action} 1:3,2:1`"
         );
-        return Err(Problem {
-            place: Place {
-                line: Some(words.line as u32 + 1),
-                ..Place::default()
-            },
-            ..Problem::error(found, expected)
-        });
+        return Err(Problem::error(found, expected).at(whole_line(words.line)));
     }
     words.read(destinations)
 }

@@ -10,7 +10,7 @@ use isotherm_engine::Nanos;
 use isotherm_engine::units::{Decimal, MICROSECOND, UnitError, parse_bytes, parse_time_in};
 use isotherm_policy::scheme::{Age, Frequency};
 
-use crate::problem::quoted;
+use crate::problem::{Problem, quoted};
 
 /// A text that is no such number.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,6 +18,15 @@ pub(crate) struct Misread {
     pub(crate) found: String,
     pub(crate) expected: &'static str,
     pub(crate) suggestion: Option<String>,
+}
+
+impl From<Misread> for Problem {
+    fn from(misread: Misread) -> Self {
+        Self {
+            suggestion: misread.suggestion,
+            ..Self::error(misread.found, misread.expected)
+        }
+    }
 }
 
 type Read<T> = Result<T, Misread>;

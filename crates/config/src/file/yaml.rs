@@ -216,16 +216,9 @@ fn mark(line: usize, column: usize) -> Mark {
 }
 
 fn fault(mark: Mark, found: &str, expected: &str) -> Problem {
-    let (line, column) = match mark {
-        Mark::Line(line, column) => (Some(line), Some(column)),
-        _ => (None, None),
-    };
-    Problem {
-        place: Place {
-            line,
-            column,
-            path: String::new(),
-        },
-        ..Problem::error(found, expected)
+    let problem = Problem::error(found, expected);
+    match mark {
+        Mark::Line(line, column) => problem.at(Place::at(line, Some(column))),
+        _ => problem,
     }
 }
