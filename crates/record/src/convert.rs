@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -188,4 +189,12 @@ pub enum ConvertError {
     Write(#[source] io::Error),
     #[error("cannot keep intermediate data in {folder}")]
     Scratch { folder: String, source: io::Error },
+}
+
+impl ConvertError {
+    /// Builds the error of intermediate data in `folder`.
+    pub(crate) fn scratch(folder: &Path, source: io::Error) -> Self {
+        let folder = folder.display().to_string();
+        Self::Scratch { folder, source }
+    }
 }

@@ -55,7 +55,7 @@ impl<'a> Spool<'a> {
             offset: self.length,
         });
         let written = self.write(snapshot);
-        self.length += written.map_err(|source| scratch(self.folder, source))?;
+        self.length += written.map_err(|source| ConvertError::scratch(self.folder, source))?;
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl<'a> Spool<'a> {
             return Ok(());
         };
         let file = file.into_inner().map_err(io::IntoInnerError::into_error);
-        let again = |source| scratch(self.folder, source);
+        let again = |source| ConvertError::scratch(self.folder, source);
         let mut file = BufReader::new(file.map_err(again)?);
         file.rewind().map_err(again)?;
         self.places.sort_unstable();
@@ -102,13 +102,6 @@ impl<'a> Spool<'a> {
             output.write(&Item::Snapshot(snapshot))?;
         }
         Ok(())
-    }
-}
-
-fn scratch(folder: &Path, source: io::Error) -> ConvertError {
-    ConvertError::Scratch {
-        folder: folder.display().to_string(),
-        source,
     }
 }
 
