@@ -387,6 +387,7 @@ mod tests {
             pages: 17,
             ..FaultSample::default()
         };
+        let node = |caller, frame| StackNode { caller, frame };
         StackSamples {
             time: Nanos(9),
             period: 17,
@@ -403,16 +404,7 @@ mod tests {
                 StackFrame::Cut,
             ],
             threads: vec!["main".to_owned()],
-            stacks: vec![
-                StackNode {
-                    caller: NO_STACK,
-                    frame: 2,
-                },
-                StackNode {
-                    caller: StackId(1),
-                    frame: 0,
-                },
-            ],
+            stacks: vec![node(NO_STACK, 2), node(StackId(1), 0)],
             samples: vec![
                 sample(7, 0x7fff_0000_0000, 2),
                 sample(8, 0x5000, 0),
