@@ -386,20 +386,17 @@ fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
 /// Returns distinct names of contexts. A name has the kdamond's number, as the kernel has one context in each. If a
 /// kdamond has several, it has the context's number as well.
 fn names(contexts: &[ContextConfig]) -> Vec<String> {
-    let in_same = |i: usize| {
-        let same = move |context: &&ContextConfig| context.kdamond == contexts[i].kdamond;
-        (
-            contexts[..i].iter().filter(same).count(),
-            contexts.iter().filter(same).count(),
-        )
+    let nr_of = |contexts: &[ContextConfig], kdamond: usize| {
+        let same = contexts.iter().filter(|context| context.kdamond == kdamond);
+        same.count()
     };
-    (0..contexts.len())
-        .map(|i| {
-            let kdamond = contexts[i].kdamond;
-            match in_same(i) {
-                (_, 1) => format!("kdamond {kdamond}"),
-                (at, _) => format!("kdamond {kdamond} context {at}"),
-            }
-        })
-        .collect()
+    let name = |(i, context): (usize, &ContextConfig)| {
+        let kdamond = context.kdamond;
+        if nr_of(contexts, kdamond) == 1 {
+            return format!("kdamond {kdamond}");
+        }
+        let at = nr_of(&contexts[..i], kdamond);
+        format!("kdamond {kdamond} context {at}")
+    };
+    contexts.iter().enumerate().map(name).collect()
 }

@@ -101,24 +101,24 @@ impl Topology {
     }
 
     fn add(&mut self, node: u32, extent: Extent) -> Result<(), TopologyError> {
+        let no_pages = || {
+            let extent = match extent {
+                Extent::Size(size) => format!("a size of {size} bytes"),
+                Extent::Range(range) => format!("{range:?}"),
+            };
+            TopologyError::NoPages { node, extent }
+        };
         let range = match extent {
             Extent::Range(range) => range,
             Extent::Size(size) => {
                 let start = self.all().map(|(_, range)| range.end).max().unwrap_or(0);
                 let end = start.checked_add(size);
                 let end = end.ok_or(TopologyError::TooLarge { node })?;
-                AddressRange::checked(start, end).ok_or_else(|| TopologyError::NoPages {
-                    node,
-                    extent: format!("a size of {size} bytes"),
-                })?
+                AddressRange::checked(start, end).ok_or_else(no_pages)?
             }
         };
         if !(range.start | range.end).is_multiple_of(PAGE_SIZE) {
-            let extent = match extent {
-                Extent::Size(size) => format!("a size of {size} bytes"),
-                Extent::Range(range) => format!("{range:?}"),
-            };
-            return Err(TopologyError::NoPages { node, extent });
+            return Err(no_pages());
         }
         if range.end > END_MAX {
             return Err(TopologyError::TooLarge { node });
@@ -139,11 +139,8 @@ impl Topology {
     }
 
     fn all(&self) -> impl Iterator<Item = (u32, AddressRange)> + '_ {
-        let of_node = |(node, ranges): (&u32, &'_ Vec<AddressRange>)| {
-            let node = *node;
-            ranges.clone().into_iter().map(move |range| (node, range))
-        };
-        self.nodes.iter().flat_map(of_node)
+        let nodes = self.nodes.iter();
+        nodes.flat_map(|(node, ranges)| ranges.iter().map(move |range| (*node, *range)))
     }
 }
 

@@ -181,11 +181,9 @@ fn read_unsupported(fields: &Fields) {
 
 fn read_target(cursor: &Cursor, operations: ConfiguredOperations) -> Option<TargetConfig> {
     let fields = cursor.map()?;
-    let pid = fields.need_key("pid").is_some_and(|_| true);
-    let pid = fields
-        .get("pid")
-        .filter(|_| pid)
-        .and_then(|c| c.count(1 << 22));
+    // The key is required; null is a value of it.
+    fields.need_key("pid");
+    let pid = fields.optional("pid", |c| c.count(1 << 22));
     let obsolete = fields.optional("obsolete", Cursor::flag).unwrap_or(false);
     let list = fields.need("regions");
     fields.finish();
