@@ -74,9 +74,13 @@ pub(crate) enum Doing {
     Watching,
 }
 
-/// Converts an error to its exception. If the operating system refused something, its `OSError` is the cause.
+/// Converts an error to its exception; an exception that Python has raised meanwhile stays what it is. If the operating
+/// system refused something, its `OSError` is the cause.
 pub(crate) fn raise(error: impl Into<anyhow::Error>, doing: Doing) -> PyErr {
-    let error = error.into();
+    let error = match error.into().downcast::<PyErr>() {
+        Ok(raised) => return raised,
+        Err(error) => error,
+    };
     let text = format!("{error:#}");
     let is_of_record = || {
         let is_it = |cause: &(dyn std::error::Error + 'static)| {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::convert::Format;
 use isotherm_record::input::RecordFile;
-use isotherm_record::{Header, Item, RecordError, printable, table};
+use isotherm_record::{Header, Item, printable, table};
 use isotherm_render::page as html;
 use isotherm_report::access::{HotRate, OptionalBounds, SortBy, Which};
 use isotherm_report::read::{self, ReadExtent};
@@ -36,18 +36,6 @@ pub(crate) struct Record {
     salvages: bool,
 }
 
-/// The reason why a record was not read to its end.
-enum Stop {
-    Record(RecordError),
-    Python(PyErr),
-}
-
-impl From<RecordError> for Stop {
-    fn from(error: RecordError) -> Self {
-        Self::Record(error)
-    }
-}
-
 impl Record {
     /// Passes every item to `take`, without the interpreter's lock. Unless `by_page`, page scans are passed as regions.
     /// Warns if the record is damaged or cut.
@@ -66,14 +54,11 @@ impl Record {
             let mut interrupt = Interrupt::new();
             let extent = read::each(&mut reader, scope, |item| {
                 take(item);
-                interrupt.check().map_err(Stop::Python)
+                interrupt.check().map_err(anyhow::Error::from)
             });
             extent.map(|extent| (extent, reader.truncated()))
         });
-        let (extent, truncated) = extent.map_err(|stop| match stop {
-            Stop::Record(error) => self.failed(error),
-            Stop::Python(error) => error,
-        })?;
+        let (extent, truncated) = extent.map_err(|error| self.failed(error))?;
         let name = self.file.name();
         let damage = extent.record_end().damaged.iter();
         let damage =

@@ -68,18 +68,6 @@ fn scenario(source: Source, far: Option<&FarMemory>) -> anyhow::Result<Scenario>
     }
 }
 
-/// A simulation that was interrupted, or failed.
-enum Stop {
-    Failed(anyhow::Error),
-    Python(PyErr),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
 /// Predicts the savings and costs of a session's schemes on a simulated machine. No privilege is needed, and the same
 /// seed gives the same numbers.
 ///
@@ -121,17 +109,14 @@ pub(crate) fn simulate(
             let reader = live.reader().with_context(cannot)?;
             report.compare(reader).with_context(cannot)?;
         }
-        Ok((report, notes))
+        anyhow::Ok((report, notes))
     });
-    let (report, notes) = done.map_err(|stop: Stop| match stop {
-        Stop::Failed(error) => raise(error, Doing::Simulating),
-        Stop::Python(error) => error,
-    })?;
+    let (report, notes) = done.map_err(|error| raise(error, Doing::Simulating))?;
     warn(py, &notes)?;
     Ok(Report::new("simulate", report))
 }
 
-fn run(mut session: SimulatedSession, output: Option<&Path>) -> Result<SimulationReport, Stop> {
+fn run(mut session: SimulatedSession, output: Option<&Path>) -> anyhow::Result<SimulationReport> {
     let mut interrupt = Interrupt::new();
     let mut writer = output.map(|path| create(path, &session)).transpose()?;
     let mut items = Vec::new();
@@ -144,7 +129,7 @@ fn run(mut session: SimulatedSession, output: Option<&Path>) -> Result<Simulatio
             }
         }
         items.clear();
-        interrupt.check().map_err(Stop::Python)?;
+        interrupt.check()?;
         if !goes_on {
             break;
         }

@@ -1,6 +1,7 @@
 //! Errors and warnings of a configuration, with their places.
 
 use std::fmt;
+use std::ops::Deref;
 
 use thiserror::Error;
 
@@ -127,23 +128,17 @@ impl Problems {
         self.0.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// Iterates over the problems.
-    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
-        self.0.iter()
-    }
-
     /// Returns the problems as a list.
     pub fn into_vec(self) -> Vec<Problem> {
         self.0
     }
 }
 
-impl<'a> IntoIterator for &'a Problems {
-    type Item = &'a Problem;
-    type IntoIter = std::slice::Iter<'a, Problem>;
+impl Deref for Problems {
+    type Target = [Problem];
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+    fn deref(&self) -> &[Problem] {
+        &self.0
     }
 }
 
