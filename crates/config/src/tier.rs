@@ -128,23 +128,16 @@ impl TierPlan {
     /// Fails if the plan contradicts itself or names a missing node.
     pub fn configuration(&self, topology: &Topology) -> Result<Configuration, TierError> {
         self.check(topology)?;
-        let demotions = self
-            .demotions
-            .iter()
-            .map(|step| (*step, Action::MigrateCold));
-        let promotions = self
-            .promotions
-            .iter()
-            .map(|step| (*step, Action::MigrateHot));
         let mut contexts = Vec::new();
-        for (step, action) in demotions.chain(promotions) {
+        for (at, step) in self.demotions.iter().chain(&self.promotions).enumerate() {
+            let is_cold = at < self.demotions.len();
             let regions = topology.regions(step.from).unwrap_or_default();
             for regions in self.pieces(regions)? {
                 if contexts.len() == KDAMONDS_MAX {
                     let bytes = self.region_max.unwrap_or(u64::MAX);
                     return Err(TierError::TooMany { bytes });
                 }
-                contexts.push(self.context(contexts.len(), step, action, regions));
+                contexts.push(self.context(contexts.len(), *step, is_cold, regions));
             }
         }
         Ok(Configuration {
@@ -211,16 +204,20 @@ impl TierPlan {
         &self,
         kdamond: usize,
         step: Move,
-        action: Action,
+        is_cold: bool,
         regions: Vec<AddressRange>,
     ) -> ContextConfig {
         let memcg = self.memcg.as_deref();
-        let scheme = match (self.goals, action) {
-            (Some(tuner), _) => by_goal(step, action, memcg, tuner),
-            (None, Action::MigrateCold) => hmsdk_demote(step.to, memcg),
-            (None, _) => hmsdk_promote(step.to, memcg),
+        let scheme = match self.goals {
+            Some(tuner) => by_goal(step, is_cold, memcg, tuner),
+            None if is_cold => hmsdk_demote(step.to, memcg),
+            None => hmsdk_promote(step.to, memcg),
         };
-        let is_tuned = self.goals.is_some();
+        let (intervals, nr_regions) = if self.goals.is_some() {
+            (DAMON_INTERVALS, DAMON_NR_REGIONS)
+        } else {
+            (HMSDK_INTERVALS, HMSDK_NR_REGIONS)
+        };
         ContextConfig {
             kdamond,
             operations: ConfiguredOperations::Paddr,
@@ -228,17 +225,9 @@ impl TierPlan {
                 regions,
                 ..TargetConfig::default()
             }],
-            intervals: Some(if is_tuned {
-                DAMON_INTERVALS
-            } else {
-                HMSDK_INTERVALS
-            }),
-            intervals_goal: is_tuned.then(IntervalsGoal::default),
-            nr_regions: Some(if is_tuned {
-                DAMON_NR_REGIONS
-            } else {
-                HMSDK_NR_REGIONS
-            }),
+            intervals: Some(intervals),
+            intervals_goal: self.goals.map(|_| IntervalsGoal::default()),
+            nr_regions: Some(nr_regions),
             schemes: vec![scheme],
             ..ContextConfig::default()
         }
@@ -268,14 +257,13 @@ fn no_circle(what: &'static str, steps: &[Move]) -> Result<(), TierError> {
 
 /// Makes a scheme of damo's tiering example. Both goals are the fast node's. Cold memory leaves while less than 0.5 %
 /// of it is free; hot memory comes while less than 99.7 % of it is used.
-fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Scheme {
-    let is_cold = action == Action::MigrateCold;
-    let (rate, metric, target_value) = if is_cold {
+fn by_goal(step: Move, is_cold: bool, memcg: Option<&str>, tuner: Tuner) -> Scheme {
+    let (action, rate, metric, target_value) = if is_cold {
         let metric = GoalMetric::NodeMemFreeBp { node: step.from };
-        ((0.0, 0.0), metric, GOALS_FREE_BP)
+        (Action::MigrateCold, (0.0, 0.0), metric, GOALS_FREE_BP)
     } else {
         let metric = GoalMetric::NodeMemUsedBp { node: step.to };
-        ((5.0, 100.0), metric, GOALS_USED_BP)
+        (Action::MigrateHot, (5.0, 100.0), metric, GOALS_USED_BP)
     };
     // Young memory is not demoted, and other memory is not promoted.
     let young = Filter {

@@ -27,7 +27,7 @@ pub enum Format {
 }
 
 /// Length of a file's beginning that [`Format::detect`] needs.
-pub const DETECT_LENGTH: usize = 1 << 16;
+const DETECT_LENGTH: u64 = 1 << 16;
 
 impl Format {
     /// Detects the format by the beginning of a file; else returns a description of the file.
@@ -82,10 +82,15 @@ impl Format {
     /// # Errors
     /// Fails if the input cannot be read.
     pub fn detect_in(input: impl Read) -> io::Result<Result<Self, String>> {
-        let mut head = Vec::new();
-        input.take(DETECT_LENGTH as u64).read_to_end(&mut head)?;
-        Ok(Self::detect(&head))
+        Ok(Self::detect(&head_of(input)?))
     }
+}
+
+/// Consumes the beginning of `input`, by which [`Format::detect`] detects its format.
+pub(crate) fn head_of(input: impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    input.take(DETECT_LENGTH).read_to_end(&mut head)?;
+    Ok(head)
 }
 
 /// Access checks per aggregation interval, for files without this number: 100 ms of 5 ms each, the defaults of damo and

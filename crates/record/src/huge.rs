@@ -74,13 +74,8 @@ impl TargetHugePages {
 impl HugePagesSample {
     /// Checks the sample, and returns a description of the first fault.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self
-            .targets
-            .iter()
-            .map(TargetHugePages::nr_told)
-            .sum::<usize>()
-            > READS_MAX
-        {
+        let told = self.targets.iter().map(TargetHugePages::nr_told);
+        if told.sum::<usize>() > READS_MAX {
             return Err(TOO_MANY.to_owned());
         }
         if !self.targets.is_sorted_by(|a, b| a.target < b.target) {

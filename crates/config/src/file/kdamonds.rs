@@ -38,14 +38,8 @@ pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
         }
         let list = fields.need("contexts");
         fields.finish();
-        let items = list
-            .map(|list| bounded(&list, KDAMONDS_MAX))
-            .unwrap_or_default();
-        contexts.extend(
-            items
-                .iter()
-                .filter_map(|item| read_context(item, index, own)),
-        );
+        let items = list.iter().flat_map(|list| bounded(list, KDAMONDS_MAX));
+        contexts.extend(items.filter_map(|item| read_context(&item, index, own)));
     }
     if contexts.is_empty() {
         kdamonds.wrong("no usable context", "at least one to run");
@@ -77,10 +71,8 @@ fn read_schemes_alone(root: &Cursor) -> Option<Configuration> {
 /// Returns the readable schemes of a list, with their indexes.
 fn read_schemes(list: &Cursor) -> (Vec<usize>, Vec<Scheme>) {
     let items = bounded(list, SCHEMES_MAX);
-    let schemes = items.iter().enumerate();
-    schemes
-        .filter_map(|(index, item)| Some((index, scheme::read(item)?)))
-        .unzip()
+    let read = |(index, item)| Some((index, scheme::read(item)?));
+    items.iter().enumerate().filter_map(read).unzip()
 }
 
 /// Reports schemes that undo each other's work. `list` is the key of the schemes below `cursor`.

@@ -383,12 +383,8 @@ pub(crate) fn check_item(item: &Item) -> Result<(), String> {
         Item::Blocks(its) => blocks::check(&its.blocks),
         Item::Pages(pages) => check_blocks(&pages.blocks),
         Item::Mappings(change) => {
-            change.removed.iter().try_for_each(check_range)?;
-            change
-                .added
-                .iter()
-                .map(|m| &m.range)
-                .try_for_each(check_range)
+            let added = change.added.iter().map(|mapping| &mapping.range);
+            change.removed.iter().chain(added).try_for_each(check_range)
         }
         _ => Ok(()),
     }
