@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use isotherm_config::{ConfigFormat, ContextConfig, to_json, to_yaml};
+use isotherm_config::{to_json, to_yaml};
 use isotherm_engine::{Nanos, units};
 use isotherm_policy::guard::MAX_SLOWDOWN;
 use isotherm_session::simulated::{FarMemory, Replay};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::errors::{Doing, raise};
 use crate::quantity::Share;
-use crate::spec::{Given, SessionSpec, problems};
+use crate::spec::{Given, SessionSpec, add_schemes, load};
 
 /// The schemes whose numbers are tuned, with their monitor and guard, as the caller gave them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,13 +50,6 @@ pub(crate) fn far_memory(
     }
 }
 
-fn load(config: Option<&str>) -> PyResult<isotherm_config::Configuration> {
-    config.map_or_else(
-        || Ok(isotherm_config::Configuration::default()),
-        |text| isotherm_config::load(text, ConfigFormat::Detect).map_err(|found| problems(&found)),
-    )
-}
-
 impl Asked {
     /// Adds schemes and far memory. Schemes that are objects become part of the configuration.
     pub(crate) fn with(
@@ -74,15 +67,11 @@ impl Asked {
         }
         if !schemes.is_empty() {
             let mut whole = load(self.config.as_deref())?;
-            if whole.contexts.is_empty() {
-                whole.contexts.push(ContextConfig::default());
-            }
-            let [context] = &mut whole.contexts[..] else {
+            if !add_schemes(&mut whole.contexts, schemes) {
                 return Err(PyValueError::new_err(
                     "the configuration holds several contexts, and schemes do not say for which they are",
                 ));
-            };
-            context.schemes.extend(schemes);
+            }
             self.config = Some(to_yaml(&whole));
         }
         self.far = far_memory(far, memory_bound)?;

@@ -22,7 +22,7 @@ fn wrong(text: impl std::fmt::Display) -> PyErr {
     raise(anyhow::anyhow!("{text}"), Doing::Specifying)
 }
 
-pub(crate) fn problems(problems: &Problems) -> PyErr {
+fn problems(problems: &Problems) -> PyErr {
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     wrong(lines.join("\n"))
 }
@@ -488,6 +488,29 @@ fn named_world(name: &str) -> PyResult<World> {
     }
 }
 
+/// Reads a configuration; without a text it is empty.
+pub(crate) fn load(config: Option<&str>) -> PyResult<Configuration> {
+    config.map_or_else(
+        || Ok(Configuration::default()),
+        |text| isotherm_config::load(text, ConfigFormat::Detect).map_err(|found| problems(&found)),
+    )
+}
+
+/// Adds schemes to the only context, or to a default one if there is none. Returns `false` if there are several.
+pub(crate) fn add_schemes(contexts: &mut Vec<ContextConfig>, schemes: Vec<Inner>) -> bool {
+    if schemes.is_empty() {
+        return true;
+    }
+    if contexts.is_empty() {
+        contexts.push(ContextConfig::default());
+    }
+    let [context] = &mut contexts[..] else {
+        return false;
+    };
+    context.schemes.extend(schemes);
+    true
+}
+
 /// Fills in every default. `schemes` join the one context of `config`, or a default context if it has none.
 fn lowered(
     request: &Request,
@@ -495,24 +518,12 @@ fn lowered(
     schemes: Vec<Inner>,
     acts: bool,
 ) -> PyResult<SessionSpec> {
-    let mut contexts = match config {
-        Some(text) => {
-            let loaded = isotherm_config::load(text, ConfigFormat::Detect);
-            loaded.map_err(|found| problems(&found))?.contexts
-        }
-        None => Vec::new(),
-    };
-    if !schemes.is_empty() {
-        if contexts.is_empty() {
-            contexts.push(ContextConfig::default());
-        }
-        let [context] = &mut contexts[..] else {
-            return Err(wrong(
-                "the configuration holds several contexts, and schemes do not say for which they are; say them in \
-                 the configuration",
-            ));
-        };
-        context.schemes.extend(schemes);
+    let mut contexts = load(config)?.contexts;
+    if !add_schemes(&mut contexts, schemes) {
+        return Err(wrong(
+            "the configuration holds several contexts, and schemes do not say for which they are; say them in the \
+             configuration",
+        ));
     }
     // All processes of a simulated machine; a live session must name its targets.
     let anybody = TargetSpec::Processes {

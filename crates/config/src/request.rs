@@ -10,7 +10,7 @@ use isotherm_policy::scheme::huge::MAX_WASTE;
 use isotherm_policy::scheme::{Action, Scheme};
 
 use crate::error::{CONTEXTS_MAX, RequestError};
-use crate::model::{ConfiguredOperations, ContextConfig};
+use crate::model::{ConfiguredOperations, ContextConfig, Own};
 use crate::monitoring::Monitoring;
 use crate::preset::{PRESETS, preset};
 use crate::scheme_line;
@@ -268,12 +268,9 @@ impl Request {
         let (more, is_physical) = self.acting.schemes()?;
         let mut ranges = self.ranges.clone();
         let mut schemes = Vec::new();
-        let (mut limits, mut act_budget, mut max_waste) = (GuardLimits::default(), None, None);
+        let own = configured.map_or_else(Own::default, |context| context.own);
         if let Some(context) = configured {
             monitoring = monitoring.or_as_in(context);
-            limits = context.own.guard;
-            act_budget = context.own.act_budget;
-            max_waste = context.own.max_waste;
             schemes.clone_from(&context.schemes);
             if ranges.is_empty() {
                 let all = context.targets.iter();
@@ -305,9 +302,9 @@ impl Request {
                 schemes,
                 is_dry_run: self.acting.is_dry_run,
                 is_paused: configured.is_some_and(|context| context.paused),
-                limits: self.acting.limits(limits),
-                act_budget: self.acting.act_budget(act_budget),
-                max_waste: self.acting.max_waste(max_waste),
+                limits: self.acting.limits(own.guard),
+                act_budget: self.acting.act_budget(own.act_budget),
+                max_waste: self.acting.max_waste(own.max_waste),
                 progress_command: self.acting.progress_command.clone(),
                 goal: self.acting.goal,
             }),

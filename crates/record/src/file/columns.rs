@@ -40,13 +40,8 @@ impl Columns {
 
     /// Adds a row for each region of snapshot `number`.
     pub(crate) fn push_snapshot(&mut self, number: u32, snapshot: &Snapshot) {
-        self.push_common(
-            number,
-            snapshot.target,
-            snapshot.start,
-            snapshot.end,
-            snapshot.regions.len(),
-        );
+        let common = (snapshot.target, snapshot.start, snapshot.end);
+        self.push_common(number, common, snapshot.regions.len());
         self.nr_samples
             .resize(self.snapshot.len(), snapshot.nr_samples);
         for region in &snapshot.regions {
@@ -56,27 +51,17 @@ impl Columns {
             self.age.push(region.age);
             self.age_ns.push(region.age_ns.0);
             let memory = region.memory;
-            let parts = [
-                memory.map(|m| m.resident),
-                memory.map(|m| m.touched),
-                memory.map(|m| m.unknown),
-                memory.map(|m| m.swapped),
-            ];
-            for (column, part) in self.memory.iter_mut().zip(parts) {
-                column.push(part);
+            let parts = memory.map(|m| [m.resident, m.touched, m.unknown, m.swapped]);
+            for (index, column) in self.memory.iter_mut().enumerate() {
+                column.push(parts.map(|parts| parts[index]));
             }
         }
     }
 
     /// Adds a row for each block of snapshot `number`.
     pub(crate) fn push_pages(&mut self, number: u32, pages: &PageSnapshot) {
-        self.push_common(
-            number,
-            pages.target,
-            pages.start,
-            pages.end,
-            pages.blocks.len(),
-        );
+        let common = (pages.target, pages.start, pages.end);
+        self.push_common(number, common, pages.blocks.len());
         for block in &pages.blocks {
             self.start.push(block.block);
             self.huge.push(block.huge);
@@ -86,12 +71,11 @@ impl Columns {
         }
     }
 
+    /// Adds `count` rows of the target, start and end of a snapshot.
     fn push_common(
         &mut self,
         number: u32,
-        target: TargetId,
-        start: Nanos,
-        end: Nanos,
+        (target, start, end): (TargetId, Nanos, Nanos),
         count: usize,
     ) {
         let rows = self.snapshot.len() + count;

@@ -200,10 +200,7 @@ impl<W: Write> Writer<W> {
     fn make_room(&mut self, nr_rows: usize, now: Nanos) -> Result<(), RecordError> {
         let held = self.rows.len();
         let too_many = held + nr_rows > MAX_ROWS_HELD;
-        let too_late = self
-            .held_since
-            .is_some_and(|since| now.since(since) >= MAX_TIME_HELD);
-        if held > 0 && (too_many || too_late) {
+        if held > 0 && (too_many || self.is_late(now)) {
             self.flush()?;
         }
         self.held_since.get_or_insert(now);
@@ -212,13 +209,15 @@ impl<W: Write> Writer<W> {
 
     fn end_snapshot(&mut self, now: Nanos) -> Result<(), RecordError> {
         self.next_snapshot += 1;
-        let late = self
-            .held_since
-            .is_some_and(|since| now.since(since) >= MAX_TIME_HELD);
-        if late || self.rows.len() >= MAX_ROWS_HELD {
+        if self.is_late(now) || self.rows.len() >= MAX_ROWS_HELD {
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn is_late(&self, now: Nanos) -> bool {
+        let held = self.held_since.map(|since| now.since(since));
+        held.is_some_and(|held| held >= MAX_TIME_HELD)
     }
 
     /// Encodes the rows held back as a message in `out`.
