@@ -11,7 +11,7 @@
 //! Limits: no length is believed before the bytes are read: buffers grow with the input, up to [`MAX_METADATA`] and
 //! [`MAX_BODY`].
 
-use std::io::{self, Read};
+use std::io::Read;
 
 use arrow_buffer::Buffer;
 use arrow_ipc::writer::EncodedData;
@@ -60,17 +60,13 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     input: R,
-    offset: u64,
+    /// Number of bytes consumed so far.
+    pub(crate) offset: u64,
 }
 
 impl<R: Read> FrameReader<R> {
     pub(crate) fn new(input: R) -> Self {
         Self { input, offset: 0 }
-    }
-
-    /// Returns the number of bytes consumed so far.
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
     }
 
     pub(crate) fn next(&mut self) -> Result<Next, RecordError> {
@@ -132,9 +128,10 @@ impl<R: Read> FrameReader<R> {
         let mut bytes = Vec::with_capacity(length.min(READ_STEP) as usize);
         let read = (&mut self.input).take(length).read_to_end(&mut bytes);
         self.offset += bytes.len() as u64;
+        let offset = self.offset;
         match read {
             Ok(_) => Ok(bytes),
-            Err(source) => Err(self.unreadable(source)),
+            Err(source) => Err(RecordError::Read { offset, source }),
         }
     }
 
@@ -147,13 +144,6 @@ impl<R: Read> FrameReader<R> {
             if chunk.is_empty() {
                 return Ok(true);
             }
-        }
-    }
-
-    fn unreadable(&self, source: io::Error) -> RecordError {
-        RecordError::Read {
-            offset: self.offset,
-            source,
         }
     }
 }
@@ -181,11 +171,6 @@ impl Frame {
         })
     }
 
-    /// Returns the items' JSON, if the message carries any.
-    pub(crate) fn item<'a>(message: &Message<'a>) -> Option<&'a str> {
-        custom_metadata(message, ITEM_KEY)
-    }
-
     /// Compares the message's checksum, and returns whether it has one.
     pub(crate) fn check(&self, message: &Message<'_>) -> Result<bool, RecordError> {
         let Some(written) = custom_metadata(message, CHECKSUM_KEY) else {
@@ -202,7 +187,7 @@ impl Frame {
     }
 }
 
-fn custom_metadata<'a>(message: &Message<'a>, key: &str) -> Option<&'a str> {
+pub(crate) fn custom_metadata<'a>(message: &Message<'a>, key: &str) -> Option<&'a str> {
     message
         .custom_metadata()?
         .iter()

@@ -26,12 +26,12 @@ use isotherm_engine::{AddressRange, Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
 use crate::error::RecordError;
-use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
+use crate::frame::{Frame, FrameReader, MAX_BODY, Next, custom_metadata};
 use crate::index::TimeIndex;
 use crate::item::{Header, Item};
 use crate::pages::{PageAges, check_blocks};
 use crate::rows::{Rows, check_memory};
-use crate::schema::{Kind, decoding_schema, header_of};
+use crate::schema::{ITEM_KEY, Kind, decoding_schema, header_of};
 use crate::stacks::StackCounts;
 
 /// The end of a record that was not finished.
@@ -220,7 +220,7 @@ impl<R: Read> Reader<R> {
             }
             match self.frames.next()? {
                 Next::Frame(frame) => {
-                    self.place = frame.offset..self.frames.offset();
+                    self.place = frame.offset..self.frames.offset;
                     self.take_in(&frame)?;
                 }
                 Next::End => return Ok(None),
@@ -281,7 +281,7 @@ impl<R: Read> Reader<R> {
                 "has or lacks a checksum, unlike the message before it",
             ));
         }
-        if let Some(json) = Frame::item(&message) {
+        if let Some(json) = custom_metadata(&message, ITEM_KEY) {
             let items = parse_items(offset, json)?;
             for item in &items {
                 let checked = match item {

@@ -45,7 +45,7 @@ const ZSTD_LEVEL: i32 = 1;
 
 /// Writes a record to `W`, which need not be buffered.
 pub struct Writer<W: Write> {
-    output: W,
+    pub(crate) output: W,
     schema: SchemaRef,
     kind: Kind,
     options: IpcWriteOptions,
@@ -123,11 +123,6 @@ impl<W: Write> Writer<W> {
         self.out.extend_from_slice(&END_OF_STREAM);
         self.send()?;
         Ok(self.output)
-    }
-
-    /// Returns the output.
-    pub fn get_ref(&self) -> &W {
-        &self.output
     }
 
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), RecordError> {
