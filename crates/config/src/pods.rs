@@ -86,13 +86,14 @@ pub fn read_pods(text: impl Read) -> Result<Vec<AnnotatedPod>, PodListError> {
         let kind = shown(&list.kind);
         return Err(serde_json::Error::custom(format!("its kind is {kind:?}")).into());
     }
-    Ok(list.items.0)
+    Ok(list.items)
 }
 
 #[derive(Deserialize)]
 struct PodList {
     kind: String,
-    items: Pods,
+    #[serde(deserialize_with = "bounded")]
+    items: Vec<AnnotatedPod>,
 }
 
 #[derive(Deserialize)]
@@ -109,33 +110,29 @@ struct Metadata {
     annotations: Option<Ours>,
 }
 
-/// Pods of a list, up to the limit.
-struct Pods(Vec<AnnotatedPod>);
+/// Reads the pods of a list, up to the limit.
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<AnnotatedPod>, D::Error> {
+    struct Items;
+    impl<'de> Visitor<'de> for Items {
+        type Value = Vec<AnnotatedPod>;
 
-impl<'de> Deserialize<'de> for Pods {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Items;
-        impl<'de> Visitor<'de> for Items {
-            type Value = Pods;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of pods")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Pods, A::Error> {
-                let mut pods = Vec::new();
-                while let Some(pod) = items.next_element::<Pod>()? {
-                    if pods.len() == PODS_MAX {
-                        let text = format!("more than {PODS_MAX} pods on one node");
-                        return Err(A::Error::custom(text));
-                    }
-                    pods.push(pod.metadata.annotated()?);
-                }
-                Ok(Pods(pods))
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of pods")
         }
-        deserializer.deserialize_seq(Items)
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut pods = Vec::new();
+            while let Some(pod) = items.next_element::<Pod>()? {
+                if pods.len() == PODS_MAX {
+                    let text = format!("more than {PODS_MAX} pods on one node");
+                    return Err(A::Error::custom(text));
+                }
+                pods.push(pod.metadata.annotated()?);
+            }
+            Ok(pods)
+        }
     }
+    deserializer.deserialize_seq(Items)
 }
 
 impl Metadata {

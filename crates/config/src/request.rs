@@ -157,11 +157,8 @@ impl Request {
         or_targets: Option<TargetSpec>,
     ) -> Result<SessionSpec, RequestError> {
         let spec = self.act_or_watch(contexts, or_targets)?;
-        if spec
-            .contexts
-            .iter()
-            .all(|context| context.schemes().is_empty())
-        {
+        let mut schemes = spec.contexts.iter().flat_map(ContextSpec::schemes);
+        if schemes.next().is_none() {
             return Err(RequestError::NoScheme);
         }
         Ok(spec)

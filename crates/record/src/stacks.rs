@@ -219,9 +219,7 @@ impl FrameTable {
 
     /// Adds names.
     pub fn name(&mut self, symbols: &FrameSymbols) {
-        let symbols = symbols.symbols.iter();
-        self.symbols
-            .extend(symbols.map(|(frame, symbol)| (*frame, symbol.clone())));
+        self.symbols.extend(symbols.symbols.clone());
     }
 
     /// Returns the frames in files by file, with their numbers and their offsets in the file.
