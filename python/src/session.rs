@@ -1,5 +1,6 @@
 //! Live sessions, as iterators of snapshots.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use std::{process, sync::Arc};
@@ -137,7 +138,8 @@ impl Snapshot {
 pub(crate) struct Session {
     inner: Arc<Held>,
     header: String,
-    number: Mutex<u32>,
+    /// Number of the next snapshot.
+    number: AtomicU32,
 }
 
 /// A session, and the id of the process that owns its thread.
@@ -220,7 +222,7 @@ impl Session {
         let session = Self {
             inner,
             header: header.map_err(|error| raise(error, Doing::Watching))?,
-            number: Mutex::new(0),
+            number: AtomicU32::new(0),
         };
         session.warn(py)?;
         Ok(session)
@@ -271,7 +273,8 @@ impl Session {
                     Next::Snapshot(snapshot) => {
                         let who = background.target(snapshot.target);
                         drop(background);
-                        Some(Some(Snapshot::new(self.next_number(), &snapshot, who)))
+                        let number = self.number.fetch_add(1, Ordering::Relaxed);
+                        Some(Some(Snapshot::new(number, &snapshot, who)))
                     }
                     Next::Nothing => Some(None),
                     Next::Ended => None,
@@ -294,12 +297,6 @@ impl Session {
 }
 
 impl Session {
-    fn next_number(&self) -> u32 {
-        let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
-        *number += 1;
-        *number - 1
-    }
-
     fn warn(&self, py: Python<'_>) -> PyResult<()> {
         let notes = py.detach(|| self.inner.lock().take_notes());
         warn(py, &notes)

@@ -242,21 +242,16 @@ fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
 
 fn read_own(cursor: &Cursor) -> Option<Own> {
     let fields = cursor.map()?;
-    let cpu_budget = fields.optional("cpu_budget", share);
-    let act_budget = fields.optional("act_budget", share);
-    let max_waste = fields.optional("max_waste", share);
-    let max_nr_regions = fields.optional("max_nr_regions", Cursor::count_u32);
-    let method = fields.optional("method", read_method);
-    let guard = fields.optional("guard", read_guard);
+    let own = Own {
+        cpu_budget: fields.optional("cpu_budget", share),
+        act_budget: fields.optional("act_budget", share),
+        max_waste: fields.optional("max_waste", share),
+        max_nr_regions: fields.optional("max_nr_regions", Cursor::count_u32),
+        method: fields.optional("method", read_method),
+        guard: fields.optional("guard", read_guard).unwrap_or_default(),
+    };
     fields.finish();
-    Some(Own {
-        cpu_budget,
-        act_budget,
-        max_waste,
-        method,
-        max_nr_regions,
-        guard: guard.unwrap_or_default(),
-    })
+    Some(own)
 }
 
 fn read_guard(cursor: &Cursor) -> Option<GuardLimits> {
