@@ -312,7 +312,7 @@ impl StackCounts {
 }
 
 impl Packed for StackNode {
-    const NAME: &'static str = "a stack";
+    const CUT: &'static str = "a stack is cut, or none";
 
     fn push(&self, _: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
         push(bytes, self.caller.0.into());
@@ -330,7 +330,7 @@ impl Packed for StackNode {
 }
 
 impl Packed for FaultSample {
-    const NAME: &'static str = "a sample";
+    const CUT: &'static str = "a sample is cut, or none";
 
     fn push(&self, before: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
         let before = before.copied().unwrap_or_default();
