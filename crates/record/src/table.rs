@@ -14,17 +14,17 @@ use std::sync::Arc;
 
 use arrow_array::types::Int8Type;
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, DictionaryArray, RecordBatch, RecordBatchReader, StringArray,
+    ArrayRef, BooleanArray, DictionaryArray, RecordBatch, RecordBatchReader, StringArray,
     TimestampNanosecondArray, UInt32Array, UInt64Array,
 };
 use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use isotherm_engine::{MemoryTotals, Nanos, Snapshot};
 
-use crate::columns::Columns;
+use crate::columns::{Column, Columns, Kind, column};
 use crate::error::RecordError;
 use crate::item::Item;
 use crate::reader::Reader;
-use crate::schema::{Kind, schema_of};
+use crate::schema::schema_of;
 
 /// Approximate number of rows of a batch.
 const ROWS: usize = 16_384;
@@ -202,14 +202,6 @@ impl Rows {
         };
         columns.into_iter().map(|(_, values)| values).collect()
     }
-}
-
-/// A column, declared by its values.
-type Column = (Field, ArrayRef);
-
-fn column(name: &str, is_nullable: bool, values: impl Array + 'static) -> Column {
-    let field = Field::new(name, values.data_type().clone(), is_nullable);
-    (field, Arc::new(values))
 }
 
 fn times(times: impl Iterator<Item = Option<Nanos>>) -> TimestampNanosecondArray {

@@ -17,8 +17,8 @@ use isotherm_engine::{
 use isotherm_policy::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
 use proptest::prelude::*;
 
+use crate::columns::Kind;
 use crate::reader::check_item;
-use crate::schema::Kind;
 use crate::writer::MAX_ROWS_HELD;
 use crate::{
     CompactionSample, CostSample, FragmentationSample, Header, Item, Mapping, MappingChange,

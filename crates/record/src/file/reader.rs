@@ -25,13 +25,14 @@ use arrow_schema::SchemaRef;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
+use crate::columns::Kind;
 use crate::error::RecordError;
 use crate::frame::{Frame, FrameReader, MAX_BODY, Next, custom_metadata};
 use crate::index::TimeIndex;
 use crate::item::{Header, Item};
 use crate::pages::{PageAges, check_blocks};
 use crate::rows::{Rows, check_memory};
-use crate::schema::{ITEM_KEY, Kind, decoding_schema, header_of};
+use crate::schema::{ITEM_KEY, decoding_schema, header_of};
 use crate::stacks::StackCounts;
 
 /// The end of a record that was not finished.

@@ -9,10 +9,10 @@ use arrow_array::types::{
 use arrow_array::{Array, RecordBatch, UInt64Array};
 use isotherm_engine::{AddressRange, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
+use crate::columns::Kind;
 use crate::error::RecordError;
 use crate::item::Item;
 use crate::pages::{PageBlock, PageSnapshot, bits, check_blocks};
-use crate::schema::Kind;
 
 /// Decoded rows, and the number of rows yielded so far. The columns are in the order of [`Kind::fields`].
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use arrow_schema::{Schema, SchemaRef};
 use isotherm_engine::{Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
-use crate::columns::Columns;
+use crate::columns::{Columns, Kind};
 use crate::error::RecordError;
 use crate::frame::{
     END_OF_STREAM, MAX_BODY, MAX_METADATA, append_framed, append_item, append_rows,
@@ -30,7 +30,7 @@ use crate::frame::{
 use crate::item::{Header, Item};
 use crate::pages::{PageSnapshot, check_blocks};
 use crate::rows::check_memory;
-use crate::schema::{Kind, schema_of};
+use crate::schema::schema_of;
 
 /// Number of rows gathered before they are written.
 pub const MAX_ROWS_HELD: usize = 16_384;

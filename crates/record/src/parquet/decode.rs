@@ -17,8 +17,8 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use parquet::errors::ParquetError;
 
+use crate::columns::Kind;
 use crate::convert::ConvertError;
-use crate::schema::Kind;
 
 pub(super) fn lacks(name: &str) -> ConvertError {
     ConvertError::NotARecord(format!("it has no column {name}"))

@@ -14,13 +14,14 @@ use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderB
 
 use super::decode::{columns_of, decoded};
 use super::{Around, HEADER_COLUMN, ITEMS_COLUMN, ITEMS_KEY, Placed, Stamp};
+use crate::columns::{Kind, MEMORY_COLUMNS};
 use crate::convert::{Conversion, ConvertError};
 use crate::error::RecordError;
 use crate::item::{Header, Item, TargetStart};
 use crate::pages::{GRANULARITY, GRANULARITY_PAGE};
 use crate::reader::check_item;
 use crate::rows::Rows;
-use crate::schema::{HEADER_KEY, Kind, MEMORY_COLUMNS, VERSION, VERSION_KEY};
+use crate::schema::{HEADER_KEY, VERSION, VERSION_KEY};
 use crate::writer::{MAX_REGIONS, MAX_ROWS_HELD, Writer};
 
 type Builder = ParquetRecordBatchReaderBuilder<File>;

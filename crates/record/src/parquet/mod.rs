@@ -34,11 +34,11 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 use serde::{Deserialize, Serialize};
 
-use crate::columns::Columns;
+use crate::columns::{Columns, Kind};
 use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};
 use crate::reader::Reader;
-use crate::schema::{Kind, VERSION, schema_of};
+use crate::schema::{VERSION, schema_of};
 use crate::writer::MAX_ROWS_HELD;
 
 pub use import::import;
