@@ -1,5 +1,5 @@
-//! Lists that are one string in JSON: base64 (RFC 4648) of zlib (RFC 1950) of their values, most of them LEB128 numbers.
-//! A value may be encoded by its difference from the one before.
+//! Lists that are one string in JSON: base64 (RFC 4648) of zlib (RFC 1950) of their values, mostly LEB128 numbers. A
+//! value may be encoded by its difference from the one before.
 
 use std::io::{Read, Write};
 

@@ -48,8 +48,8 @@ fn guarded(input: impl Read) -> impl BufRead {
 /// Longest stretch without a quote: all names and numbers that damo writes are much shorter.
 const LONGEST: u64 = 1 << 20;
 
-/// A reader that passes bytes on while quotes keep coming. A JSON parser must keep a whole string in memory, and a small
-/// compressed file can hold one of many gigabytes.
+/// A reader that passes bytes on while quotes keep coming. A JSON parser must keep a whole string in memory, and a
+/// small compressed file can hold one of many gigabytes.
 struct QuoteGuard<R> {
     input: R,
     since_quote: u64,
