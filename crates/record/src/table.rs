@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use arrow_array::types::Int8Type;
 use arrow_array::{
-    ArrayRef, BooleanArray, DictionaryArray, RecordBatch, RecordBatchReader, StringArray,
+    BooleanArray, DictionaryArray, RecordBatch, RecordBatchReader, StringArray,
     TimestampNanosecondArray, UInt32Array, UInt64Array,
 };
 use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
@@ -64,7 +64,7 @@ impl<R: Read> Batches<R> {
             return Err(RecordError::NoPages);
         }
         let metadata = schema_of(reader.header())?.metadata().clone();
-        let (reader, rows) = match table {
+        let (reader, mut rows) = match table {
             RecordTable::Snapshots => (reader.replay_pages(), Rows::Snapshots(Vec::new())),
             RecordTable::Regions => (reader.replay_pages(), Rows::of_columns(Kind::Regions)),
             RecordTable::Pages => (reader, Rows::of_columns(Kind::Pages)),
@@ -73,8 +73,10 @@ impl<R: Read> Batches<R> {
                 (reader, Rows::Items { rows, text_bytes })
             }
         };
+        let columns = rows.take().into_iter();
+        let fields: Vec<Field> = columns.map(|(field, _)| field).collect();
         Ok(Self {
-            schema: Arc::new(Schema::new_with_metadata(rows.fields(), metadata)),
+            schema: Arc::new(Schema::new_with_metadata(fields, metadata)),
             rows,
             reader,
             nr_snapshots: 0,
@@ -102,7 +104,8 @@ impl<R: Read> Batches<R> {
         if self.rows.len() == 0 {
             return Ok(None);
         }
-        let columns = self.rows.take();
+        let columns = self.rows.take().into_iter();
+        let columns = columns.map(|(_, values)| values).collect();
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns);
         Ok(Some(batch.expect("every row was pushed to every column")))
     }
@@ -149,15 +152,6 @@ impl Rows {
         Self::Columns(kind, Box::default())
     }
 
-    fn fields(&self) -> Vec<Field> {
-        let columns = match self {
-            Self::Columns(kind, _) => return kind.fields(),
-            Self::Snapshots(_) => snapshot_columns(&[]),
-            Self::Items { .. } => item_columns(&[]),
-        };
-        columns.into_iter().map(|(field, _)| field).collect()
-    }
-
     fn push(&mut self, item: &Item, number: u32) -> Result<(), RecordError> {
         match (self, item) {
             (Self::Columns(_, rows), Item::Snapshot(snapshot)) => {
@@ -191,16 +185,15 @@ impl Rows {
         is_long || self.len() >= ROWS
     }
 
-    fn take(&mut self) -> Vec<ArrayRef> {
-        let columns = match self {
-            Self::Columns(kind, rows) => return std::mem::take(&mut **rows).into_arrays(*kind),
+    fn take(&mut self) -> Vec<Column> {
+        match self {
+            Self::Columns(kind, rows) => std::mem::take(&mut **rows).into_columns(*kind),
             Self::Snapshots(rows) => snapshot_columns(&std::mem::take(rows)),
             Self::Items { rows, text_bytes } => {
                 *text_bytes = 0;
                 item_columns(&std::mem::take(rows))
             }
-        };
-        columns.into_iter().map(|(_, values)| values).collect()
+        }
     }
 }
 

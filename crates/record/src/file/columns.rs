@@ -137,7 +137,7 @@ impl Columns {
         columns.map(|(_, values)| values).collect()
     }
 
-    fn into_columns(self, kind: Kind) -> Vec<Column> {
+    pub(crate) fn into_columns(self, kind: Kind) -> Vec<Column> {
         let time = |name: &str, times: Vec<i64>| {
             let times = TimestampNanosecondArray::from(times).with_timezone("UTC");
             column(name, false, times)
