@@ -81,22 +81,18 @@ impl<R: Read> FrameReader<R> {
         }
         if prefix == END_OF_STREAM {
             // Without this check, damage to a length could pass for the end.
-            return if self.read_up_to(1)?.is_empty() {
-                Ok(Next::End)
-            } else {
-                Err(RecordError::corrupt(
-                    offset,
-                    "is the end mark, but bytes follow it",
-                ))
-            };
+            if !self.read_up_to(1)?.is_empty() {
+                let reason = "is the end mark, but bytes follow it";
+                return Err(RecordError::corrupt(offset, reason));
+            }
+            return Ok(Next::End);
         }
         if prefix == [0; 8] {
             // A power failure leaves zeros where a file had grown before its data was written.
-            return if self.only_zeros_follow()? {
-                Ok(cut(self))
-            } else {
-                Err(RecordError::corrupt(offset, "is a hole of zeros"))
-            };
+            if !self.only_zeros_follow()? {
+                return Err(RecordError::corrupt(offset, "is a hole of zeros"));
+            }
+            return Ok(cut(self));
         }
         if prefix[..4] != CONTINUATION {
             return Err(RecordError::corrupt(offset, "does not begin as one"));
@@ -107,9 +103,7 @@ impl<R: Read> FrameReader<R> {
         if (metadata.len() as u64) < length {
             return Ok(cut(self));
         }
-        let message = root_as_message(&metadata).map_err(|error| {
-            RecordError::corrupt(offset, format!("has metadata that does not parse: {error}"))
-        })?;
+        let message = parsed(offset, &metadata)?;
         let length = u64::try_from(message.bodyLength())
             .map_err(|_| RecordError::corrupt(offset, "has a body of negative length"))?;
         let length = checked(offset, "body", length, MAX_BODY)?;
@@ -160,15 +154,16 @@ fn checked(offset: u64, what: &'static str, claimed: u64, limit: u64) -> Result<
     Ok(claimed)
 }
 
+fn parsed(offset: u64, metadata: &[u8]) -> Result<Message<'_>, RecordError> {
+    root_as_message(metadata).map_err(|error| {
+        RecordError::corrupt(offset, format!("has metadata that does not parse: {error}"))
+    })
+}
+
 impl Frame {
     /// Returns the flatbuffer, which [`FrameReader::next`] has verified already.
     pub(crate) fn message(&self) -> Result<Message<'_>, RecordError> {
-        root_as_message(&self.metadata).map_err(|error| {
-            RecordError::corrupt(
-                self.offset,
-                format!("has metadata that does not parse: {error}"),
-            )
-        })
+        parsed(self.offset, &self.metadata)
     }
 
     /// Compares the message's checksum, and returns whether it has one.
