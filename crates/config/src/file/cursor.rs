@@ -10,7 +10,7 @@ use isotherm_policy::scheme::Bounds;
 
 use crate::node::{Entry, Mark, Node, Value};
 use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};
-use crate::unit::{self, Misread};
+use crate::unit::{self, Read};
 
 /// Key by which damo's older files number everything. damo 3.4.3 ignores it.
 const LABEL: &str = "name";
@@ -181,7 +181,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads the text here by `read`.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Option<T> {
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Read<T>) -> Option<T> {
         // A list or map here is as wrong as a missing text.
         let text = match &self.node.value {
             Value::Text(text) | Value::Number(text) => text,
@@ -193,7 +193,7 @@ impl<'a> Cursor<'a> {
                 if text.is_empty() {
                     misread.found = self.node.kind().to_owned();
                 }
-                self.report(misread.into());
+                self.report(misread);
                 None
             }
         }

@@ -26,7 +26,7 @@ use crate::cursor::Log;
 use crate::model::{Configuration, ContextConfig};
 use crate::problem::{Place, Problem, Severity, nearest, quoted};
 use crate::scheme::unknown_action;
-use crate::unit::{self, Misread, misread};
+use crate::unit::{self, Read, misread};
 use crate::validate;
 
 /// Names of the words, for messages.
@@ -155,19 +155,19 @@ impl Words {
         }
     }
 
-    fn read<T>(&mut self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Result<T, Problem> {
+    fn read<T>(&mut self, read: impl FnOnce(&str) -> Read<T>) -> Result<T, Problem> {
         let Some((word, column)) = self.all.get(self.next) else {
             let problem = Problem::error(format!("{} words", self.all.len()), shape());
             return Err(problem.at(whole_line(self.line)));
         };
         self.next += 1;
-        read(word).map_err(|misread| Problem::from(misread).at(place(self.line, *column)))
+        read(word).map_err(|misread| misread.at(place(self.line, *column)))
     }
 
     fn bounds<T: Copy>(
         &mut self,
         ends: (T, T),
-        read: impl Fn(&str) -> Result<T, Misread>,
+        read: impl Fn(&str) -> Read<T>,
     ) -> Result<Bounds<T>, Problem> {
         let end = |word: &str, end| match word {
             "min" => Ok(ends.0),
@@ -261,8 +261,8 @@ fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destinatio
 }
 
 /// Reads `1`, or `1:3,2:1`; the default weight is 1.
-fn destinations(word: &str) -> Result<Vec<Destination>, Misread> {
-    let wrong = |found: String| Misread {
+fn destinations(word: &str) -> Read<Vec<Destination>> {
+    let wrong = |found: String| Problem {
         found,
         ..misread(word, DESTINATION)
     };
@@ -291,7 +291,7 @@ fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
     let is_on = words.read(|word| match word.to_ascii_lowercase().as_str() {
         "none" => Ok(false),
         "free_mem_rate" => Ok(true),
-        _ => Err(Misread {
+        _ => Err(Problem {
             suggestion: nearest(word, &["none", "free_mem_rate"]),
             ..misread(word, "none or free_mem_rate")
         }),
@@ -306,15 +306,15 @@ fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
     Ok(is_on.then_some(watermarks))
 }
 
-fn permil(word: &str) -> Result<u32, Misread> {
+fn permil(word: &str) -> Read<u32> {
     let (parts, _) = unit::parts(word, 1000)?;
     u32::try_from(parts).map_err(|_| misread(word, "a number of thousandths"))
 }
 
-fn age_with_unit(word: &str) -> Result<Age, Misread> {
+fn age_with_unit(word: &str) -> Read<Age> {
     let age = unit::age(word)?;
     if age != Age::Time(Nanos(0)) && word.ends_with(is_digit) {
-        return Err(Misread {
+        return Err(Problem {
             suggestion: Some(format!("{word}s")),
             ..misread(word, "a time with its unit")
         });
