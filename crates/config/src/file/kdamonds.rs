@@ -15,7 +15,7 @@ use crate::validate;
 /// Limit of the kdamonds: more come from a mistake. HMSDK can divide terabytes into one for each gibibyte.
 pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
 /// Limit of a context's schemes; each is compared with each.
-const SCHEMES_MAX: usize = 256;
+pub(crate) const SCHEMES_MAX: usize = 256;
 
 pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
     if root.is_list() {
@@ -142,11 +142,15 @@ fn read_unsupported(fields: &Fields) {
             "1 byte: addresses here have 64 bits",
         );
     }
-    if let Some(probes) = fields.get("probes")
-        && !probes.list().is_empty()
-    {
-        probes.wrong("probes, which Isotherm does not have", "an empty list");
-    }
+    let empty = |list: Option<Cursor>, found: &str| {
+        if let Some(list) = list
+            && !list.list().is_empty()
+        {
+            list.wrong(found, "an empty list");
+        }
+    };
+    let probes = fields.get("probes");
+    empty(probes, "probes, which Isotherm does not have");
     if let Some(control) = fields.optional("sample_control", Cursor::map) {
         if let Some(primitives) = control.optional("primitives_enabled", Cursor::map) {
             for (key, wanted) in [("page_table", true), ("page_fault", false)] {
@@ -159,14 +163,8 @@ fn read_unsupported(fields: &Fields) {
             }
             primitives.finish();
         }
-        if let Some(filters) = control.get("sample_filters")
-            && !filters.list().is_empty()
-        {
-            filters.wrong(
-                "sample filters, which Isotherm does not have",
-                "an empty list",
-            );
-        }
+        let filters = control.get("sample_filters");
+        empty(filters, "sample filters, which Isotherm does not have");
         control.finish();
     }
 }

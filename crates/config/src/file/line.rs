@@ -23,6 +23,7 @@ use isotherm_policy::scheme::{
 };
 
 use crate::cursor::Log;
+use crate::kdamonds::SCHEMES_MAX;
 use crate::model::{Configuration, ContextConfig};
 use crate::problem::{Place, Problem, Severity, nearest, quoted};
 use crate::scheme::unknown_action;
@@ -33,8 +34,6 @@ use crate::validate;
 const WORDS: [&str; 7] = [
     "min-size", "max-size", "min-freq", "max-freq", "min-age", "max-age", "action",
 ];
-/// Limit of the schemes: more are a mistake. Each is compared with each.
-const SCHEMES_MAX: usize = 256;
 /// Limit of the nodes, Linux's on x86-64 (`MAX_NUMNODES`).
 const NODES_MAX: u32 = 1024;
 const DESTINATION: &str =
