@@ -479,13 +479,8 @@ fn method(faithful: bool, pages: bool) -> PyResult<Option<Method>> {
 }
 
 fn named_world(name: &str) -> PyResult<World> {
-    match name {
-        "linux" => Ok(World::Linux),
-        "kernel" => Ok(World::Kernel),
-        _ => Err(wrong(format!(
-            "there is no world '{name}'; there are linux and kernel"
-        ))),
-    }
+    let unknown = || format!("there is no world '{name}'; there are linux and kernel");
+    serde_json::from_value(name.into()).map_err(|_| wrong(unknown()))
 }
 
 /// Reads a configuration; without a text it is empty.
