@@ -53,7 +53,6 @@ create_exception!(
     "What the user should know of how a record was read, or of what a session cannot see or do."
 );
 
-/// Adds the exceptions to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("IsothermError", py.get_type::<IsothermError>())?;
@@ -75,9 +74,13 @@ pub(crate) enum Doing {
     Watching,
 }
 
-/// Converts an error to its exception. If the operating system refused something, its `OSError` is the cause.
+/// Converts an error to its exception; an exception that Python has raised meanwhile stays what it is. If the operating
+/// system refused something, its `OSError` is the cause.
 pub(crate) fn raise(error: impl Into<anyhow::Error>, doing: Doing) -> PyErr {
-    let error = error.into();
+    let error = match error.into().downcast::<PyErr>() {
+        Ok(raised) => return raised,
+        Err(error) => error,
+    };
     let text = format!("{error:#}");
     let is_of_record = || {
         let is_it = |cause: &(dyn std::error::Error + 'static)| {
@@ -115,7 +118,6 @@ pub(crate) fn raise(error: impl Into<anyhow::Error>, doing: Doing) -> PyErr {
     exception
 }
 
-/// Warns of each note.
 pub(crate) fn warn(py: Python<'_>, notes: &[String]) -> PyResult<()> {
     let category = py.get_type::<IsothermWarning>();
     for note in notes {

@@ -8,19 +8,15 @@
 mod arrow;
 #[cfg(feature = "live")]
 mod calibrate;
-#[cfg(not(feature = "live"))]
-#[path = "no_calibrate.rs"]
-mod calibrate;
 mod errors;
 mod interrupt;
+#[cfg(not(feature = "live"))]
+mod not_live;
 mod quantity;
 mod record;
 mod replays;
 mod report;
 #[cfg(feature = "live")]
-mod session;
-#[cfg(not(feature = "live"))]
-#[path = "no_session.rs"]
 mod session;
 mod simulate;
 mod space;
@@ -28,6 +24,10 @@ mod spec;
 mod table;
 mod tune;
 
+#[cfg(not(feature = "live"))]
+use not_live as calibrate;
+#[cfg(not(feature = "live"))]
+use not_live as session;
 use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
 

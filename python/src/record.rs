@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::convert::Format;
 use isotherm_record::input::RecordFile;
-use isotherm_record::{Header, Item, RecordError, printable, table};
+use isotherm_record::{Header, Item, printable, table};
 use isotherm_render::page as html;
 use isotherm_report::access::{HotRate, OptionalBounds, SortBy, Which};
 use isotherm_report::read::{self, ReadExtent};
@@ -23,27 +23,17 @@ use pyo3::types::{PyDict, PyType};
 use crate::errors::{Doing, raise, warn};
 use crate::interrupt::Interrupt;
 use crate::quantity::{Bytes, Share, Time};
-use crate::report::{Report, Whole};
+use crate::report::{Report, Whole, parsed};
 use crate::table::{Table, reader};
 
 /// An open record: one of Isotherm's, a Parquet file made of one, or a recording of damo.
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Record {
+    /// The path that was opened.
+    #[pyo3(get)]
     path: PathBuf,
     pub(crate) file: RecordFile,
     salvages: bool,
-}
-
-/// The reason why a record was not read to its end.
-enum Stop {
-    Record(RecordError),
-    Python(PyErr),
-}
-
-impl From<RecordError> for Stop {
-    fn from(error: RecordError) -> Self {
-        Self::Record(error)
-    }
 }
 
 impl Record {
@@ -64,14 +54,11 @@ impl Record {
             let mut interrupt = Interrupt::new();
             let extent = read::each(&mut reader, scope, |item| {
                 take(item);
-                interrupt.check().map_err(Stop::Python)
+                interrupt.check().map_err(anyhow::Error::from)
             });
             extent.map(|extent| (extent, reader.truncated()))
         });
-        let (extent, truncated) = extent.map_err(|stop| match stop {
-            Stop::Record(error) => self.failed(error),
-            Stop::Python(error) => error,
-        })?;
+        let (extent, truncated) = extent.map_err(|error| self.failed(error))?;
         let name = self.file.name();
         let damage = extent.record_end().damaged.iter();
         let damage =
@@ -203,19 +190,12 @@ impl Record {
         })
     }
 
-    /// The path that was opened.
-    #[getter]
-    fn path(&self) -> PathBuf {
-        self.path.clone()
-    }
-
     /// The header of the record: machine, kernel, command, intervals (in nanoseconds) and settings.
     #[getter]
     fn header(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         let reader = reader(&self.file, false)?;
         let json = serde_json::to_string(reader.header()).map_err(|error| self.failed(error))?;
-        let header = py.import("json")?.call_method1("loads", (json,))?;
-        Ok(header.cast_into::<PyDict>()?.unbind())
+        parsed(py, &json)
     }
 
     /// Whether its rows are single pages (`isotherm record --pages`).

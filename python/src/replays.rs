@@ -87,6 +87,8 @@ pub(crate) struct Replays {
     inner: tune::Replays,
     space: Py<Space>,
     stop: Arc<AtomicBool>,
+    /// The program's name.
+    #[pyo3(get)]
     program: String,
     digest: u64,
 }
@@ -120,12 +122,6 @@ impl Replays {
     #[getter]
     fn space(&self, py: Python<'_>) -> Py<Space> {
         self.space.clone_ref(py)
-    }
-
-    /// The program's name.
-    #[getter]
-    fn program(&self) -> &str {
-        &self.program
     }
 
     /// A digest of the trace, in 16 hexadecimal digits. Equal accesses of equal memory have equal digests.

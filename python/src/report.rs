@@ -18,7 +18,6 @@ use crate::arrow;
 
 /// A report's output formats.
 pub(crate) trait Shown: Send + Sync {
-    /// Returns the documented JSON.
     fn json(&self) -> serde_json::Result<String>;
 
     /// Writes the report in `format`; returns `None` if the report does not support that format.
@@ -94,6 +93,9 @@ impl Shown for CheckReport {
 /// since the beginning of the record. An unknown value is `None`, never 0.
 #[pyclass(frozen, mapping, generic, subclass, module = "isotherm")]
 pub(crate) struct Report {
+    /// The kind of the report: `wss`, `idle`, `access`, `heatmap`, `reclaim_curve`, `summary`, `footprint`, `simulate`,
+    /// `tune` or `check`.
+    #[pyo3(get)]
     kind: &'static str,
     shown: Arc<dyn Shown>,
     value: PyOnceLock<Py<PyDict>>,
@@ -142,7 +144,6 @@ impl Report {
     }
 }
 
-/// Parses JSON into a dict.
 pub(crate) fn parsed(py: Python<'_>, json: &str) -> PyResult<Py<PyDict>> {
     let value = py.import("json")?.call_method1("loads", (json,))?;
     Ok(value.cast_into::<PyDict>()?.unbind())
@@ -154,13 +155,6 @@ fn failed(error: impl std::fmt::Display) -> PyErr {
 
 #[pymethods]
 impl Report {
-    /// The kind of the report: `wss`, `idle`, `access`, `heatmap`, `reclaim_curve`, `summary`, `footprint`, `simulate`,
-    /// `tune` or `check`.
-    #[getter]
-    fn kind(&self) -> &'static str {
-        self.kind
-    }
-
     /// The whole report as a new dict.
     fn to_dict(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         parsed(py, &self.json()?)

@@ -1,11 +1,12 @@
 //! Live sessions, as iterators of snapshots.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use std::{process, sync::Arc};
 
 use arrow_array::RecordBatch;
-use isotherm_engine::{MemoryTotals, Snapshot as Inner};
+use isotherm_engine::Snapshot as Inner;
 use isotherm_record::{TargetStart, table};
 use isotherm_session::{Background, Next};
 use pyo3::exceptions::PyStopIteration;
@@ -15,6 +16,7 @@ use pyo3::types::{PyAny, PyCapsule, PyDict, PyTuple};
 use crate::arrow;
 use crate::errors::{Doing, raise, warn};
 use crate::quantity::Time;
+use crate::report::parsed;
 use crate::spec::SessionSpec;
 
 /// The longest delay of a signal while there is no snapshot.
@@ -24,90 +26,60 @@ const PERIOD: Duration = Duration::from_millis(50);
 #[pyclass(frozen, module = "isotherm")]
 pub(crate) struct Snapshot {
     batch: RecordBatch,
-    totals: MemoryTotals,
+    /// Number of the target in the session, from 0.
+    #[pyo3(get)]
     target: u32,
-    who: Option<TargetStart>,
+    /// The target's process id; 0 for physical memory, None where that is not known.
+    #[pyo3(get)]
+    pid: Option<u32>,
+    /// The target's command name.
+    #[pyo3(get)]
+    name: Option<String>,
+    /// Start of the interval, in nanoseconds since the Unix epoch.
+    #[pyo3(get)]
     start_ns: u64,
+    /// End of the interval, in nanoseconds since the Unix epoch.
+    #[pyo3(get)]
     end_ns: u64,
+    /// Number of checks of each region in the interval: the maximum of `nr_accesses`.
+    #[pyo3(get)]
     nr_samples: u32,
+    /// Bytes in memory; None where the source knows of addresses only.
+    #[pyo3(get)]
+    resident_bytes: Option<u64>,
+    /// Bytes that were accessed in the interval (addresses, where `resident_bytes` is None).
+    #[pyo3(get)]
+    touched_bytes: u64,
+    /// Bytes whose accesses in the interval are unknown.
+    #[pyo3(get)]
+    unknown_bytes: u64,
+    /// Bytes swapped out; None where the source knows of addresses only.
+    #[pyo3(get)]
+    swapped_bytes: Option<u64>,
 }
 
 impl Snapshot {
     fn new(number: u32, snapshot: &Inner, who: Option<TargetStart>) -> Self {
+        let totals = snapshot.totals();
+        let (pid, name) = who.map(|who| (who.pid, who.name)).unzip();
         Self {
             batch: table::regions(number, snapshot),
-            totals: snapshot.totals(),
             target: snapshot.target.0,
-            who,
+            pid,
+            name,
             start_ns: snapshot.start.0,
             end_ns: snapshot.end.0,
             nr_samples: snapshot.nr_samples,
+            resident_bytes: totals.known_resident(),
+            touched_bytes: totals.touched,
+            unknown_bytes: totals.unknown,
+            swapped_bytes: totals.known_swapped(),
         }
     }
 }
 
 #[pymethods]
 impl Snapshot {
-    /// Number of the target in the session, from 0.
-    #[getter]
-    fn target(&self) -> u32 {
-        self.target
-    }
-
-    /// The target's process id; 0 for physical memory, None where that is not known.
-    #[getter]
-    fn pid(&self) -> Option<u32> {
-        self.who.as_ref().map(|who| who.pid)
-    }
-
-    /// The target's command name.
-    #[getter]
-    fn name(&self) -> Option<&str> {
-        self.who.as_ref().map(|who| who.name.as_str())
-    }
-
-    /// Start of the interval, in nanoseconds since the Unix epoch.
-    #[getter]
-    fn start_ns(&self) -> u64 {
-        self.start_ns
-    }
-
-    /// End of the interval, in nanoseconds since the Unix epoch.
-    #[getter]
-    fn end_ns(&self) -> u64 {
-        self.end_ns
-    }
-
-    /// Number of checks of each region in the interval: the maximum of `nr_accesses`.
-    #[getter]
-    fn nr_samples(&self) -> u32 {
-        self.nr_samples
-    }
-
-    /// Bytes in memory; None where the source knows of addresses only.
-    #[getter]
-    fn resident_bytes(&self) -> Option<u64> {
-        self.totals.known_resident()
-    }
-
-    /// Bytes that were accessed in the interval (addresses, where `resident_bytes` is None).
-    #[getter]
-    fn touched_bytes(&self) -> u64 {
-        self.totals.touched
-    }
-
-    /// Bytes whose accesses in the interval are unknown.
-    #[getter]
-    fn unknown_bytes(&self) -> u64 {
-        self.totals.unknown
-    }
-
-    /// Bytes swapped out; None where the source knows of addresses only.
-    #[getter]
-    fn swapped_bytes(&self) -> Option<u64> {
-        self.totals.known_swapped()
-    }
-
     /// The number of regions.
     fn __len__(&self) -> usize {
         self.batch.num_rows()
@@ -142,13 +114,13 @@ impl Snapshot {
 
     fn __repr__(&self) -> String {
         let bytes = isotherm_engine::units::format_bytes;
-        let resident = self.totals.known_resident();
-        let of = resident.map_or_else(String::new, |resident| format!(" of {}", bytes(resident)));
+        let of = |resident| format!(" of {}", bytes(resident));
+        let of = self.resident_bytes.map_or_else(String::new, of);
         format!(
             "<isotherm.Snapshot of target {}: {} regions, {} touched{of}>",
             self.target,
             self.batch.num_rows(),
-            bytes(self.totals.touched)
+            bytes(self.touched_bytes)
         )
     }
 }
@@ -166,7 +138,8 @@ impl Snapshot {
 pub(crate) struct Session {
     inner: Arc<Held>,
     header: String,
-    number: Mutex<u32>,
+    /// Number of the next snapshot.
+    number: AtomicU32,
 }
 
 /// A session, and the id of the process that owns its thread.
@@ -249,7 +222,7 @@ impl Session {
         let session = Self {
             inner,
             header: header.map_err(|error| raise(error, Doing::Watching))?,
-            number: Mutex::new(0),
+            number: AtomicU32::new(0),
         };
         session.warn(py)?;
         Ok(session)
@@ -258,10 +231,7 @@ impl Session {
     /// The header that a record of the session would have: machine, kernel, intervals (in nanoseconds) and settings.
     #[getter]
     fn header(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
-        let header = py
-            .import("json")?
-            .call_method1("loads", (self.header.as_str(),))?;
-        Ok(header.cast_into::<PyDict>()?.unbind())
+        parsed(py, &self.header)
     }
 
     /// Number of snapshots that were dropped because the program did not read them.
@@ -303,7 +273,8 @@ impl Session {
                     Next::Snapshot(snapshot) => {
                         let who = background.target(snapshot.target);
                         drop(background);
-                        Some(Some(Snapshot::new(self.next_number(), &snapshot, who)))
+                        let number = self.number.fetch_add(1, Ordering::Relaxed);
+                        Some(Some(Snapshot::new(number, &snapshot, who)))
                     }
                     Next::Nothing => Some(None),
                     Next::Ended => None,
@@ -326,12 +297,6 @@ impl Session {
 }
 
 impl Session {
-    fn next_number(&self) -> u32 {
-        let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
-        *number += 1;
-        *number - 1
-    }
-
     fn warn(&self, py: Python<'_>) -> PyResult<()> {
         let notes = py.detach(|| self.inner.lock().take_notes());
         warn(py, &notes)

@@ -6,11 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use isotherm_record::Writer;
-use isotherm_record::input::RecordFile;
 use isotherm_session::record_file;
 use isotherm_session::simulated::{
-    FarMemory, Replay, Scenario, SimulatedSession, SimulationReport, parse_scenario,
-    read_scenario_or_trace, read_trace,
+    FarMemory, Scenario, SimulatedSession, SimulationReport, parse_scenario, read_scenario_or_trace,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -20,16 +18,15 @@ use crate::errors::{Doing, raise, warn};
 use crate::interrupt::Interrupt;
 use crate::quantity::{Share, Time};
 use crate::record::Record;
+use crate::replays::Trace;
 use crate::report::Report;
-use crate::space::Far;
-use crate::spec::{SessionSpec, or_watching};
+use crate::space::far_memory;
+use crate::spec::{SessionSpec, json, or_watching};
 
 /// The input of a simulation.
 pub(crate) enum Source {
-    /// An open record of page scans.
-    Record(RecordFile),
-    /// The path of a scenario or of a record of page scans.
-    File(PathBuf),
+    /// A record of page scans, or the path of one or of a scenario.
+    Trace(Trace),
     /// A scenario as JSON.
     Scenario(String),
 }
@@ -38,16 +35,11 @@ impl FromPyObject<'_, '_> for Source {
     type Error = PyErr;
 
     fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        if let Ok(record) = found.cast::<Record>() {
-            return Ok(Self::Record(record.get().file.clone()));
-        }
         if found.is_instance_of::<PyDict>() {
-            let json = found.py().import("json")?;
-            let text = json.call_method1("dumps", (found,))?;
-            return Ok(Self::Scenario(text.extract()?));
+            return Ok(Self::Scenario(json(&found)?));
         }
-        let path = found.extract().map(Self::File);
-        path.map_err(|_| {
+        let trace = found.extract().map(Self::Trace);
+        trace.map_err(|_| {
             PyTypeError::new_err(
                 "what is simulated is a Record of page scans, a scenario as a dict, or the path of either",
             )
@@ -55,44 +47,24 @@ impl FromPyObject<'_, '_> for Source {
     }
 }
 
-fn with_far(mut replay: Replay, far: Option<&FarMemory>) -> Replay {
-    if let Some(far) = far {
-        replay.add_far(far);
-    }
-    replay
-}
-
 /// Returns the scenario of `source`. Far memory becomes the second node of a trace's machine; it is an error
 /// for a scenario, which defines its own nodes.
-pub(crate) fn scenario(source: Source, far: Option<&FarMemory>) -> anyhow::Result<Scenario> {
+fn scenario(source: Source, far: Option<&FarMemory>) -> anyhow::Result<Scenario> {
     match source {
-        Source::Record(file) => {
-            let name = file.name().to_owned();
-            let reader = file
-                .reader()
-                .with_context(|| format!("cannot read {name}"))?;
-            Ok(Scenario::of(with_far(Replay::read(reader, &name)?, far)))
+        Source::Trace(Trace::File(path)) if far.is_none() => read_scenario_or_trace(&path),
+        Source::Trace(trace) => {
+            let mut replay = trace.read()?;
+            if let Some(far) = far {
+                replay.add_far(far);
+            }
+            Ok(Scenario::of(replay))
         }
-        Source::File(path) if far.is_some() => Ok(Scenario::of(with_far(read_trace(&path)?, far))),
-        Source::File(path) => read_scenario_or_trace(&path),
         Source::Scenario(_) if far.is_some() => {
             bail!("far memory is for a trace; a scenario says itself which nodes its machine has")
         }
         Source::Scenario(text) => {
             parse_scenario(&text, Path::new(".")).context("the scenario cannot be simulated")
         }
-    }
-}
-
-/// A simulation that was interrupted, or failed.
-enum Stop {
-    Failed(anyhow::Error),
-    Python(PyErr),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
     }
 }
 
@@ -121,7 +93,7 @@ pub(crate) fn simulate(
     far: Option<&str>,
     memory_bound: Option<Share>,
 ) -> PyResult<Report> {
-    let far = Far { far, memory_bound }.read()?;
+    let far = far_memory(far, memory_bound)?;
     let spec = or_watching(spec)?;
     let duration = duration.map(|Time(time)| time);
     let against = against.map(|record| record.get().file.clone());
@@ -137,17 +109,14 @@ pub(crate) fn simulate(
             let reader = live.reader().with_context(cannot)?;
             report.compare(reader).with_context(cannot)?;
         }
-        Ok((report, notes))
+        anyhow::Ok((report, notes))
     });
-    let (report, notes) = done.map_err(|stop: Stop| match stop {
-        Stop::Failed(error) => raise(error, Doing::Simulating),
-        Stop::Python(error) => error,
-    })?;
+    let (report, notes) = done.map_err(|error| raise(error, Doing::Simulating))?;
     warn(py, &notes)?;
     Ok(Report::new("simulate", report))
 }
 
-fn run(mut session: SimulatedSession, output: Option<&Path>) -> Result<SimulationReport, Stop> {
+fn run(mut session: SimulatedSession, output: Option<&Path>) -> anyhow::Result<SimulationReport> {
     let mut interrupt = Interrupt::new();
     let mut writer = output.map(|path| create(path, &session)).transpose()?;
     let mut items = Vec::new();
@@ -160,7 +129,7 @@ fn run(mut session: SimulatedSession, output: Option<&Path>) -> Result<Simulatio
             }
         }
         items.clear();
-        interrupt.check().map_err(Stop::Python)?;
+        interrupt.check()?;
         if !goes_on {
             break;
         }

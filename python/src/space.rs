@@ -2,139 +2,82 @@
 
 use std::fmt::Write as _;
 
-use isotherm_config::{ConfigFormat, ContextConfig, to_json, to_yaml};
+use isotherm_config::{to_json, to_yaml};
 use isotherm_engine::{Nanos, units};
 use isotherm_policy::guard::MAX_SLOWDOWN;
 use isotherm_session::simulated::{FarMemory, Replay};
 use isotherm_tune::{self as tune, Fingerprint, Settings, TraceTimes, TuneRequest, TuningPlan};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList};
 use serde::{Deserialize, Serialize};
 
 use crate::errors::{Doing, raise};
 use crate::quantity::Share;
-use crate::spec::{Scheme, SessionSpec, problems};
+use crate::spec::{Given, SessionSpec, add_schemes, load};
 
 /// The schemes whose numbers are tuned, with their monitor and guard, as the caller gave them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Asked {
-    config: Option<String>,
-    presets: Vec<String>,
-    schemes: Vec<String>,
-    params: Vec<String>,
+    pub(crate) config: Option<String>,
+    pub(crate) presets: Vec<String>,
+    pub(crate) schemes: Vec<String>,
+    pub(crate) params: Vec<String>,
     pub(crate) max_slowdown: Option<f64>,
     pub(crate) guard: bool,
     pub(crate) faithful: bool,
     pub(crate) seed: u64,
     /// The second node of the machine that traces are replayed on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    far: Option<FarMemory>,
+    pub(crate) far: Option<FarMemory>,
 }
 
-/// Far memory, as the keywords give it.
-pub(crate) struct Far<'a> {
-    /// Size and latency of the far memory.
-    pub(crate) far: Option<&'a str>,
-    pub(crate) memory_bound: Option<Share>,
-}
-
-impl Far<'_> {
-    pub(crate) fn read(self) -> PyResult<Option<FarMemory>> {
-        match (self.far, self.memory_bound) {
-            (None, None) => Ok(None),
-            (Some(far), Some(Share(bound))) => {
-                let far = FarMemory::parse(far, bound);
-                far.map(Some).map_err(PyValueError::new_err)
-            }
-            _ => Err(PyValueError::new_err(
-                "far (e.g. '64G,250ns') and memory_bound (the share of its time in which the program waits for memory) \
-                 belong together",
-            )),
+/// Reads far memory as the keywords give it: its size and latency, and the share of time that memory bounds.
+pub(crate) fn far_memory(
+    far: Option<&str>,
+    memory_bound: Option<Share>,
+) -> PyResult<Option<FarMemory>> {
+    match (far, memory_bound) {
+        (None, None) => Ok(None),
+        (Some(far), Some(Share(bound))) => {
+            let far = FarMemory::parse(far, bound);
+            far.map(Some).map_err(PyValueError::new_err)
         }
+        _ => Err(PyValueError::new_err(
+            "far (e.g. '64G,250ns') and memory_bound (the share of its time in which the program waits for memory) \
+             belong together",
+        )),
     }
-}
-
-/// A scheme, or its line.
-pub(crate) enum Given {
-    Scheme(Box<Scheme>),
-    Line(String),
-}
-
-impl FromPyObject<'_, '_> for Given {
-    type Error = PyErr;
-
-    fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        if let Ok(scheme) = found.cast::<Scheme>() {
-            return Ok(Self::Scheme(Box::new(scheme.get().clone())));
-        }
-        let line = found.cast::<PyString>().map_err(|_| {
-            let error = anyhow::anyhow!("a scheme is a Scheme, or its line as text");
-            raise(error, Doing::Specifying)
-        })?;
-        Ok(Self::Line(line.to_str()?.to_owned()))
-    }
-}
-
-/// The arguments that `tune` and `Space` share.
-pub(crate) struct What<'a> {
-    pub(crate) config: Option<&'a str>,
-    pub(crate) presets: Option<Vec<String>>,
-    pub(crate) schemes: Option<Vec<Given>>,
-    pub(crate) params: Option<Vec<String>>,
-    pub(crate) max_slowdown: Option<Share>,
-    pub(crate) guard: bool,
-    pub(crate) faithful: bool,
-    pub(crate) seed: u64,
-    pub(crate) far: Far<'a>,
-}
-
-impl What<'_> {
-    /// Converts the arguments to plain values: schemes that are objects become part of the configuration.
-    pub(crate) fn asked(self) -> PyResult<Asked> {
-        let (mut lines, mut schemes) = (Vec::new(), Vec::new());
-        for given in self.schemes.unwrap_or_default() {
-            match given {
-                Given::Line(line) => lines.push(line),
-                Given::Scheme(scheme) => schemes.push(scheme.inner),
-            }
-        }
-        let mut config = self.config.map(str::to_owned);
-        if !schemes.is_empty() {
-            let mut whole = load(config.as_deref())?;
-            if whole.contexts.is_empty() {
-                whole.contexts.push(ContextConfig::default());
-            }
-            let [context] = &mut whole.contexts[..] else {
-                return Err(PyValueError::new_err(
-                    "the configuration holds several contexts, and schemes do not say for which they are",
-                ));
-            };
-            context.schemes.extend(schemes);
-            config = Some(to_yaml(&whole));
-        }
-        Ok(Asked {
-            config,
-            presets: self.presets.unwrap_or_default(),
-            schemes: lines,
-            params: self.params.unwrap_or_default(),
-            max_slowdown: self.max_slowdown.map(|Share(share)| share),
-            guard: self.guard,
-            faithful: self.faithful,
-            seed: self.seed,
-            far: self.far.read()?,
-        })
-    }
-}
-
-fn load(config: Option<&str>) -> PyResult<isotherm_config::Configuration> {
-    config.map_or_else(
-        || Ok(isotherm_config::Configuration::default()),
-        |text| isotherm_config::load(text, ConfigFormat::Detect).map_err(|found| problems(&found)),
-    )
 }
 
 impl Asked {
+    /// Adds schemes and far memory. Schemes that are objects become part of the configuration.
+    pub(crate) fn with(
+        mut self,
+        given: Option<Vec<Given>>,
+        far: Option<&str>,
+        memory_bound: Option<Share>,
+    ) -> PyResult<Self> {
+        let mut schemes = Vec::new();
+        for given in given.unwrap_or_default() {
+            match given {
+                Given::Line(line) => self.schemes.push(line),
+                Given::Scheme(scheme) => schemes.push(scheme.inner),
+            }
+        }
+        if !schemes.is_empty() {
+            let mut whole = load(self.config.as_deref())?;
+            if !add_schemes(&mut whole.contexts, schemes) {
+                return Err(PyValueError::new_err(
+                    "the configuration holds several contexts, and schemes do not say for which they are",
+                ));
+            }
+            self.config = Some(to_yaml(&whole));
+        }
+        self.far = far_memory(far, memory_bound)?;
+        Ok(self)
+    }
+
     /// Returns the request for the search, without objective, memory limit and prices.
     pub(crate) fn request(&self) -> PyResult<TuneRequest> {
         Ok(TuneRequest {
@@ -264,18 +207,17 @@ impl Space {
         memory_bound: Option<Share>,
         seed: u64,
     ) -> PyResult<Self> {
-        let what = What {
-            config,
-            presets,
-            schemes,
-            params,
-            max_slowdown,
+        let asked = Asked {
+            config: config.map(str::to_owned),
+            presets: presets.unwrap_or_default(),
+            params: params.unwrap_or_default(),
+            max_slowdown: max_slowdown.map(|Share(share)| share),
             guard,
             faithful,
             seed,
-            far: Far { far, memory_bound },
+            ..Asked::default()
         };
-        Self::of(what.asked()?)
+        Self::of(asked.with(schemes, far, memory_bound)?)
     }
 
     /// Creates the space that `to_json` returned.

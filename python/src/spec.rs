@@ -16,18 +16,19 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::errors::{Doing, raise};
 use crate::quantity::{Bytes, Share, Time};
-use crate::report::Report;
+use crate::report::{Report, parsed};
 
 fn wrong(text: impl std::fmt::Display) -> PyErr {
     raise(anyhow::anyhow!("{text}"), Doing::Specifying)
 }
 
-pub(crate) fn problems(problems: &Problems) -> PyErr {
+fn problems(problems: &Problems) -> PyErr {
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     wrong(lines.join("\n"))
 }
 
-fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
+/// Formats a value of Python as JSON.
+pub(crate) fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let dumped = value.py().import("json")?.call_method1("dumps", (value,))?;
     dumped.extract()
 }
@@ -166,6 +167,25 @@ fn set<T>(value: &mut T, new: Option<T>) {
     }
 }
 
+/// A scheme, or its line.
+pub(crate) enum Given {
+    Scheme(Box<Scheme>),
+    Line(String),
+}
+
+impl FromPyObject<'_, '_> for Given {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(scheme) = found.cast::<Scheme>() {
+            return Ok(Self::Scheme(Box::new(scheme.get().clone())));
+        }
+        let line = found.cast::<PyString>();
+        let line = line.map_err(|_| wrong("a scheme is a Scheme, or its line as text"))?;
+        Ok(Self::Line(line.to_str()?.to_owned()))
+    }
+}
+
 /// A scheme, or a line that is one.
 struct SchemeOrLine(Inner);
 
@@ -173,13 +193,12 @@ impl FromPyObject<'_, '_> for SchemeOrLine {
     type Error = PyErr;
 
     fn extract(found: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        if let Ok(scheme) = found.cast::<Scheme>() {
-            return Ok(Self(scheme.get().inner.clone()));
-        }
-        if let Ok(line) = found.cast::<PyString>() {
-            return Scheme::new(line.to_str()?).map(|scheme| Self(scheme.inner));
-        }
-        Err(wrong("a scheme is a Scheme, or its line as text"))
+        let given: Given = found.extract()?;
+        let scheme = match given {
+            Given::Scheme(scheme) => *scheme,
+            Given::Line(line) => Scheme::new(&line)?,
+        };
+        Ok(Self(scheme.inner))
     }
 }
 
@@ -341,8 +360,8 @@ impl SessionSpec {
     }
 
     /// The whole session as a dict; durations are in nanoseconds.
-    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        py.import("json")?.call_method1("loads", (self.to_json()?,))
+    fn to_dict(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        parsed(py, &self.to_json()?)
     }
 
     /// The schemes of all contexts, in order.
@@ -460,13 +479,31 @@ fn method(faithful: bool, pages: bool) -> PyResult<Option<Method>> {
 }
 
 fn named_world(name: &str) -> PyResult<World> {
-    match name {
-        "linux" => Ok(World::Linux),
-        "kernel" => Ok(World::Kernel),
-        _ => Err(wrong(format!(
-            "there is no world '{name}'; there are linux and kernel"
-        ))),
+    let unknown = || format!("there is no world '{name}'; there are linux and kernel");
+    serde_json::from_value(name.into()).map_err(|_| wrong(unknown()))
+}
+
+/// Reads a configuration; without a text it is empty.
+pub(crate) fn load(config: Option<&str>) -> PyResult<Configuration> {
+    config.map_or_else(
+        || Ok(Configuration::default()),
+        |text| isotherm_config::load(text, ConfigFormat::Detect).map_err(|found| problems(&found)),
+    )
+}
+
+/// Adds schemes to the only context, or to a default one if there is none. Returns `false` if there are several.
+pub(crate) fn add_schemes(contexts: &mut Vec<ContextConfig>, schemes: Vec<Inner>) -> bool {
+    if schemes.is_empty() {
+        return true;
     }
+    if contexts.is_empty() {
+        contexts.push(ContextConfig::default());
+    }
+    let [context] = &mut contexts[..] else {
+        return false;
+    };
+    context.schemes.extend(schemes);
+    true
 }
 
 /// Fills in every default. `schemes` join the one context of `config`, or a default context if it has none.
@@ -476,24 +513,12 @@ fn lowered(
     schemes: Vec<Inner>,
     acts: bool,
 ) -> PyResult<SessionSpec> {
-    let mut contexts = match config {
-        Some(text) => {
-            let loaded = isotherm_config::load(text, ConfigFormat::Detect);
-            loaded.map_err(|found| problems(&found))?.contexts
-        }
-        None => Vec::new(),
-    };
-    if !schemes.is_empty() {
-        if contexts.is_empty() {
-            contexts.push(ContextConfig::default());
-        }
-        let [context] = &mut contexts[..] else {
-            return Err(wrong(
-                "the configuration holds several contexts, and schemes do not say for which they are; say them in \
-                 the configuration",
-            ));
-        };
-        context.schemes.extend(schemes);
+    let mut contexts = load(config)?.contexts;
+    if !add_schemes(&mut contexts, schemes) {
+        return Err(wrong(
+            "the configuration holds several contexts, and schemes do not say for which they are; say them in the \
+             configuration",
+        ));
     }
     // All processes of a simulated machine; a live session must name its targets.
     let anybody = TargetSpec::Processes {

@@ -22,7 +22,8 @@ use crate::interrupt::stoppable;
 use crate::quantity::Share;
 use crate::replays::{Trace, stopped};
 use crate::report::{Report, Shown};
-use crate::space::{Asked, Far, Given, What, written};
+use crate::space::{Asked, written};
+use crate::spec::Given;
 
 /// The result of a search, and the plan that its settings belong to.
 struct Result {
@@ -214,18 +215,17 @@ pub(crate) fn tune(
     resume: Option<PathBuf>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Py<Tuned>> {
-    let what = What {
-        config,
-        presets,
-        schemes,
-        params,
-        max_slowdown,
+    let asked = Asked {
+        config: config.map(str::to_owned),
+        presets: presets.unwrap_or_default(),
+        params: params.unwrap_or_default(),
+        max_slowdown: max_slowdown.map(|Share(share)| share),
         guard,
         faithful,
         seed,
-        far: Far { far, memory_bound },
+        ..Asked::default()
     };
-    let asked = what.asked()?;
+    let asked = asked.with(schemes, far, memory_bound)?;
     let request = TuneRequest {
         seeks: objective.map(seeks).transpose()?,
         max_memory: max_memory.map(|Limit(limit)| limit),

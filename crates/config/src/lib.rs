@@ -128,10 +128,7 @@ pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     std::str::from_utf8(bytes).map_err(|error| {
         let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
         let byte = bytes[error.valid_up_to()];
-        Problem {
-            place: Place::at_end_of(&valid),
-            ..Problem::error(format!("byte {byte:#04x}"), "text in UTF-8")
-        }
+        Problem::error(format!("byte {byte:#04x}"), "text in UTF-8").at(Place::at_end_of(&valid))
     })
 }
 

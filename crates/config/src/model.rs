@@ -28,9 +28,7 @@ pub struct ContextConfig {
     pub intervals: Option<Intervals>,
     /// Goal of tuning the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// Minimum and maximum number of regions.
     pub nr_regions: Option<Bounds<u32>>,
-    /// Schemes in order.
     pub schemes: Vec<Scheme>,
     /// Set if the context starts paused.
     pub paused: bool,
@@ -95,9 +93,7 @@ pub struct Own {
     pub act_budget: Option<f64>,
     /// Share of the targets' memory that huge pages of schemes may waste, 0 to 1.
     pub max_waste: Option<f64>,
-    /// Method of watching.
     pub method: Option<Method>,
-    /// Maximum number of regions.
     pub max_nr_regions: Option<u32>,
     /// Limits at which the guard stops acting.
     pub guard: GuardLimits,

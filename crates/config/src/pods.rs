@@ -41,13 +41,10 @@ pub struct PodListError(#[from] serde_json::Error);
 /// An error in a pod's annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PodProblem {
-    /// The policy is neither of the two.
     #[error("isotherm.io/policy is {0:?}; it may be report or reclaim")]
     Policy(String),
-    /// The minimum age is no time.
     #[error("isotherm.io/min-age is {0:?}, which is no time: 30s, 5m, 2h")]
     MinAge(String),
-    /// The annotation does not exist.
     #[error("there is no annotation isotherm.io/{0}; there are policy and min-age")]
     Unknown(String),
     /// The pod has more annotations of this prefix than could be meant.
@@ -62,10 +59,7 @@ pub enum PodPolicy {
     #[default]
     Report,
     /// Let schemes page memory out after this idle time; zero leaves the time to the schemes.
-    Reclaim {
-        /// Minimum idle time.
-        min_age: Nanos,
-    },
+    Reclaim { min_age: Nanos },
 }
 
 /// A pod with its policy.
@@ -73,9 +67,7 @@ pub enum PodPolicy {
 pub struct AnnotatedPod {
     /// Uid, as in the names of its control groups.
     pub uid: String,
-    /// Namespace of the pod.
     pub namespace: String,
-    /// Name of the pod.
     pub name: String,
     /// Policy of the pod; if it is an error, the pod is not acted on.
     pub policy: Result<PodPolicy, PodProblem>,
@@ -94,13 +86,14 @@ pub fn read_pods(text: impl Read) -> Result<Vec<AnnotatedPod>, PodListError> {
         let kind = shown(&list.kind);
         return Err(serde_json::Error::custom(format!("its kind is {kind:?}")).into());
     }
-    Ok(list.items.0)
+    Ok(list.items)
 }
 
 #[derive(Deserialize)]
 struct PodList {
     kind: String,
-    items: Pods,
+    #[serde(deserialize_with = "bounded")]
+    items: Vec<AnnotatedPod>,
 }
 
 #[derive(Deserialize)]
@@ -117,33 +110,29 @@ struct Metadata {
     annotations: Option<Ours>,
 }
 
-/// Pods of a list, up to the limit.
-struct Pods(Vec<AnnotatedPod>);
+/// Reads the pods of a list, up to the limit.
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<AnnotatedPod>, D::Error> {
+    struct Items;
+    impl<'de> Visitor<'de> for Items {
+        type Value = Vec<AnnotatedPod>;
 
-impl<'de> Deserialize<'de> for Pods {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Items;
-        impl<'de> Visitor<'de> for Items {
-            type Value = Pods;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of pods")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Pods, A::Error> {
-                let mut pods = Vec::new();
-                while let Some(pod) = items.next_element::<Pod>()? {
-                    if pods.len() == PODS_MAX {
-                        let text = format!("more than {PODS_MAX} pods on one node");
-                        return Err(A::Error::custom(text));
-                    }
-                    pods.push(pod.metadata.annotated()?);
-                }
-                Ok(Pods(pods))
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of pods")
         }
-        deserializer.deserialize_seq(Items)
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut pods = Vec::new();
+            while let Some(pod) = items.next_element::<Pod>()? {
+                if pods.len() == PODS_MAX {
+                    let text = format!("more than {PODS_MAX} pods on one node");
+                    return Err(A::Error::custom(text));
+                }
+                pods.push(pod.metadata.annotated()?);
+            }
+            Ok(pods)
+        }
     }
+    deserializer.deserialize_seq(Items)
 }
 
 impl Metadata {

@@ -17,13 +17,11 @@ use crate::model::ConfiguredOperations;
 /// One or several schemes with a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
-    /// Name of the preset.
     pub name: &'static str,
     /// Effect in one line.
     pub summary: &'static str,
     /// Kind of memory that it is made for.
     pub operations: ConfiguredOperations,
-    /// Schemes of the preset.
     pub schemes: Vec<Scheme>,
 }
 
@@ -71,38 +69,8 @@ pub fn preset(name: &str) -> Option<Preset> {
     })
 }
 
-/// Idle time of prcl.
-const PRCL_AGE: Nanos = Nanos::from_millis(5_000);
-/// Share of checks with an access of ethp, in per cent.
-const ETHP_RATE: f64 = 5.0;
-/// Idle time of ethp.
-const ETHP_AGE: Nanos = Nanos::from_millis(7_000);
-/// DAMON_RECLAIM's `min_age`.
-const RECLAIM_AGE: Nanos = Nanos::from_millis(120_000);
-/// DAMON_RECLAIM's `quota_ms`.
-const RECLAIM_TIME: Nanos = Nanos::from_millis(10);
-/// DAMON_RECLAIM's `quota_sz`.
-const RECLAIM_BYTES: u64 = 128 << 20;
-/// Both modules' `quota_reset_interval_ms`.
+/// `quota_reset_interval_ms` of both modules.
 const MODULE_RESET: Nanos = Nanos::from_millis(1_000);
-/// Both modules' `wmarks_interval`.
-const MODULE_WATERMARKS_INTERVAL: Nanos = Nanos::from_millis(5_000);
-/// DAMON_LRU_SORT's `hot_thres_access_freq`, in per cent.
-const LRU_HOT_RATE: f64 = 50.0;
-/// DAMON_LRU_SORT's `cold_min_age`.
-const LRU_COLD_AGE: Nanos = Nanos::from_millis(120_000);
-/// Half of DAMON_LRU_SORT's `quota_ms` of 10: each of its two schemes gets half.
-const LRU_TIME: Nanos = Nanos::from_millis(5);
-/// Idle time of HMSDK's demotion.
-const HMSDK_COLD_AGE: Nanos = Nanos::from_millis(30_000);
-/// Share of checks with an access of HMSDK's promotion, in per cent.
-const HMSDK_HOT_RATE: f64 = 5.0;
-/// HMSDK's quota in bytes for each reset interval.
-const HMSDK_BYTES: u64 = 50 << 30;
-/// HMSDK's reset interval.
-const HMSDK_RESET: Nanos = Nanos::from_millis(20_000);
-
-const FOREVER: Nanos = Nanos(u64::MAX);
 
 /// Returns the pattern of memory of this size or more, with a rate from one to the other in per cent, of this age or
 /// more.
@@ -110,28 +78,28 @@ pub(crate) fn pattern(min_size: u64, rate: (f64, f64), min_age: Nanos) -> Access
     AccessPattern {
         size: Bounds::new(min_size, u64::MAX),
         nr_accesses: Bounds::new(Frequency::Percent(rate.0), Frequency::Percent(rate.1)),
-        age: Bounds::new(Age::Time(min_age), Age::Time(FOREVER)),
+        age: Bounds::new(Age::Time(min_age), Age::Time(Nanos(u64::MAX))),
     }
 }
 
 fn ethp() -> Vec<Scheme> {
+    let idle = Nanos::from_millis(7_000);
     vec![
-        Scheme::new(pattern(0, (ETHP_RATE, 100.0), Nanos(0)), Action::Hugepage),
-        Scheme::new(
-            pattern(BLOCK_SIZE, (0.0, 0.0), ETHP_AGE),
-            Action::Nohugepage,
-        ),
+        Scheme::new(pattern(0, (5.0, 100.0), Nanos(0)), Action::Hugepage),
+        Scheme::new(pattern(BLOCK_SIZE, (0.0, 0.0), idle), Action::Nohugepage),
     ]
 }
 
 fn prcl() -> Scheme {
-    Scheme::new(pattern(PAGE_SIZE, (0.0, 0.0), PRCL_AGE), Action::Pageout)
+    let idle = Nanos::from_millis(5_000);
+    Scheme::new(pattern(PAGE_SIZE, (0.0, 0.0), idle), Action::Pageout)
 }
 
+/// Returns watermarks with `wmarks_interval` of both modules.
 fn watermarks(high_permil: u32, mid_permil: u32, low_permil: u32) -> Watermarks {
     Watermarks {
         metric: WatermarkMetric::FreeMemRate,
-        interval: MODULE_WATERMARKS_INTERVAL,
+        interval: Nanos::from_millis(5_000),
         high_permil,
         mid_permil,
         low_permil,
@@ -139,10 +107,11 @@ fn watermarks(high_permil: u32, mid_permil: u32, low_permil: u32) -> Watermarks 
 }
 
 fn damon_reclaim() -> Scheme {
+    let min_age = Nanos::from_millis(120_000);
     Scheme {
         quota: Quota {
-            time: RECLAIM_TIME,
-            bytes: RECLAIM_BYTES,
+            time: Nanos::from_millis(10),
+            bytes: 128 << 20,
             reset_interval: MODULE_RESET,
             weights: Weights {
                 age_permil: 1,
@@ -151,14 +120,15 @@ fn damon_reclaim() -> Scheme {
             ..Quota::default()
         },
         watermarks: Some(watermarks(500, 400, 200)),
-        ..Scheme::new(pattern(PAGE_SIZE, (0.0, 0.0), RECLAIM_AGE), Action::Pageout)
+        ..Scheme::new(pattern(PAGE_SIZE, (0.0, 0.0), min_age), Action::Pageout)
     }
 }
 
 fn lru_sort() -> Vec<Scheme> {
     let scheme = |rate, age, action| Scheme {
         quota: Quota {
-            time: LRU_TIME,
+            // Each of the two schemes gets half of `quota_ms`.
+            time: Nanos::from_millis(5),
             reset_interval: MODULE_RESET,
             weights: Weights {
                 size_permil: 0,
@@ -171,36 +141,28 @@ fn lru_sort() -> Vec<Scheme> {
         watermarks: Some(watermarks(200, 150, 50)),
         ..Scheme::new(pattern(PAGE_SIZE, rate, age), action)
     };
+    // `hot_thres_access_freq` and `cold_min_age`.
+    let (hot_rate, cold_age) = ((50.0, 100.0), Nanos::from_millis(120_000));
     vec![
-        scheme((LRU_HOT_RATE, 100.0), Nanos(0), Action::LruPrio),
-        scheme((0.0, 0.0), LRU_COLD_AGE, Action::LruDeprio),
+        scheme(hot_rate, Nanos(0), Action::LruPrio),
+        scheme((0.0, 0.0), cold_age, Action::LruDeprio),
     ]
 }
 
 /// HMSDK's demotion of memory that idled for 30 s to node `destination`, at most 1 s and 50 GiB in 20 s. With `memcg`
 /// (HMSDK's is `/hmsdk`), it applies only to processes in this control group.
 pub fn hmsdk_demote(destination: u32, memcg: Option<&str>) -> Scheme {
-    let pattern = pattern(PAGE_SIZE, (0.0, 0.0), HMSDK_COLD_AGE);
-    hmsdk(
-        pattern,
-        Action::MigrateCold,
-        destination,
-        memcg,
-        Nanos::from_millis(1_000),
-    )
+    let pattern = pattern(PAGE_SIZE, (0.0, 0.0), Nanos::from_millis(30_000));
+    let time = Nanos::from_millis(1_000);
+    hmsdk(pattern, Action::MigrateCold, destination, memcg, time)
 }
 
 /// HMSDK's promotion of memory accessed in 5 % of checks or more to node `destination`, at most 2 s and 50 GiB in 20 s.
 /// With `memcg`, it applies only to processes in this control group.
 pub fn hmsdk_promote(destination: u32, memcg: Option<&str>) -> Scheme {
-    let pattern = pattern(PAGE_SIZE, (HMSDK_HOT_RATE, 100.0), Nanos(0));
-    hmsdk(
-        pattern,
-        Action::MigrateHot,
-        destination,
-        memcg,
-        Nanos::from_millis(2_000),
-    )
+    let pattern = pattern(PAGE_SIZE, (5.0, 100.0), Nanos(0));
+    let time = Nanos::from_millis(2_000);
+    hmsdk(pattern, Action::MigrateHot, destination, memcg, time)
 }
 
 /// Rejects memory outside of a control group, if there is one.
@@ -232,8 +194,8 @@ fn hmsdk(
         destinations: vec![Destination { node, weight: 1 }],
         quota: Quota {
             time,
-            bytes: HMSDK_BYTES,
-            reset_interval: HMSDK_RESET,
+            bytes: 50 << 30,
+            reset_interval: Nanos::from_millis(20_000),
             weights: Weights {
                 age_permil: 10,
                 ..Weights::default()

@@ -1,6 +1,7 @@
 //! Errors and warnings of a configuration, with their places.
 
 use std::fmt;
+use std::ops::Deref;
 
 use thiserror::Error;
 
@@ -30,14 +31,19 @@ pub struct Place {
 }
 
 impl Place {
+    pub(crate) fn at(line: u32, column: Option<u32>) -> Self {
+        Self {
+            line: Some(line),
+            column,
+            path: String::new(),
+        }
+    }
+
     /// Returns the place just after `text`.
     pub(crate) fn at_end_of(text: &str) -> Self {
         let line_start = text.rfind('\n').map_or(0, |newline| newline + 1);
-        Self {
-            line: Some(text.matches('\n').count() as u32 + 1),
-            column: Some(text[line_start..].chars().count() as u32 + 1),
-            path: String::new(),
-        }
+        let column = text[line_start..].chars().count() as u32 + 1;
+        Self::at(text.matches('\n').count() as u32 + 1, Some(column))
     }
 }
 
@@ -60,12 +66,9 @@ impl fmt::Display for Place {
 /// One error or warning.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct Problem {
-    /// Severity of the problem.
     pub severity: Severity,
     pub place: Place,
-    /// Value that was found.
     pub found: String,
-    /// Value that was expected.
     pub expected: String,
     /// Value that was probably meant.
     pub suggestion: Option<String>,
@@ -87,6 +90,10 @@ impl Problem {
             severity: Severity::Warning,
             ..Self::error(found, expected)
         }
+    }
+
+    pub(crate) fn at(self, place: Place) -> Self {
+        Self { place, ..self }
     }
 }
 
@@ -121,23 +128,17 @@ impl Problems {
         self.0.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// Iterates over the problems.
-    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
-        self.0.iter()
-    }
-
     /// Returns the problems as a list.
     pub fn into_vec(self) -> Vec<Problem> {
         self.0
     }
 }
 
-impl<'a> IntoIterator for &'a Problems {
-    type Item = &'a Problem;
-    type IntoIter = std::slice::Iter<'a, Problem>;
+impl Deref for Problems {
+    type Target = [Problem];
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+    fn deref(&self) -> &[Problem] {
+        &self.0
     }
 }
 

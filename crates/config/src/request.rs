@@ -10,7 +10,7 @@ use isotherm_policy::scheme::huge::MAX_WASTE;
 use isotherm_policy::scheme::{Action, Scheme};
 
 use crate::error::{CONTEXTS_MAX, RequestError};
-use crate::model::{ConfiguredOperations, ContextConfig};
+use crate::model::{ConfiguredOperations, ContextConfig, Own};
 use crate::monitoring::Monitoring;
 use crate::preset::{PRESETS, preset};
 use crate::scheme_line;
@@ -21,7 +21,6 @@ use crate::spec::{
 /// A request for a session. `None` and empty values leave the decision to the file and the defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// Targets to watch.
     pub targets: Option<TargetSpec>,
     /// Processes to exclude if all of the machine's are watched and no other target is named.
     pub exclude: Vec<ProcessSpec>,
@@ -29,7 +28,6 @@ pub struct Request {
     pub ranges: Vec<AddressRange>,
     /// Set to watch the targets' descendants as well.
     pub children: bool,
-    /// Method of watching.
     pub monitoring: Monitoring,
     /// Seed of every random choice.
     pub seed: u64,
@@ -46,13 +44,11 @@ pub struct Request {
 pub struct ActingRequest {
     /// Schemes, one a line.
     pub scheme_lines: Vec<String>,
-    /// Names of presets.
     pub presets: Vec<String>,
     /// Set to report actions instead of doing them.
     pub is_dry_run: bool,
     /// Set to act without a limit on the targets' losses.
     pub no_guard: bool,
-    /// Limits of the targets' losses.
     pub limits: GuardLimits,
     /// Share of one CPU that acting may take from busy CPUs.
     pub act_budget: Option<f64>,
@@ -161,11 +157,8 @@ impl Request {
         or_targets: Option<TargetSpec>,
     ) -> Result<SessionSpec, RequestError> {
         let spec = self.act_or_watch(contexts, or_targets)?;
-        if spec
-            .contexts
-            .iter()
-            .all(|context| context.schemes().is_empty())
-        {
+        let mut schemes = spec.contexts.iter().flat_map(ContextSpec::schemes);
+        if schemes.next().is_none() {
             return Err(RequestError::NoScheme);
         }
         Ok(spec)
@@ -272,12 +265,9 @@ impl Request {
         let (more, is_physical) = self.acting.schemes()?;
         let mut ranges = self.ranges.clone();
         let mut schemes = Vec::new();
-        let (mut limits, mut act_budget, mut max_waste) = (GuardLimits::default(), None, None);
+        let own = configured.map_or_else(Own::default, |context| context.own);
         if let Some(context) = configured {
             monitoring = monitoring.or_as_in(context);
-            limits = context.own.guard;
-            act_budget = context.own.act_budget;
-            max_waste = context.own.max_waste;
             schemes.clone_from(&context.schemes);
             if ranges.is_empty() {
                 let all = context.targets.iter();
@@ -309,9 +299,9 @@ impl Request {
                 schemes,
                 is_dry_run: self.acting.is_dry_run,
                 is_paused: configured.is_some_and(|context| context.paused),
-                limits: self.acting.limits(limits),
-                act_budget: self.acting.act_budget(act_budget),
-                max_waste: self.acting.max_waste(max_waste),
+                limits: self.acting.limits(own.guard),
+                act_budget: self.acting.act_budget(own.act_budget),
+                max_waste: self.acting.max_waste(own.max_waste),
                 progress_command: self.acting.progress_command.clone(),
                 goal: self.acting.goal,
             }),
@@ -367,7 +357,6 @@ fn ensure_that_goal_fits(goal: Option<MemoryGoal>, schemes: &[Scheme]) -> Result
     Ok(())
 }
 
-/// Flag that sets a goal.
 const fn goal_flag(goal: MemoryGoal) -> &'static str {
     match goal {
         MemoryGoal::Save(_) => "--save",
@@ -391,20 +380,17 @@ fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
 /// Returns distinct names of contexts. A name has the kdamond's number, as the kernel has one context in each. If a
 /// kdamond has several, it has the context's number as well.
 fn names(contexts: &[ContextConfig]) -> Vec<String> {
-    let in_same = |i: usize| {
-        let same = move |context: &&ContextConfig| context.kdamond == contexts[i].kdamond;
-        (
-            contexts[..i].iter().filter(same).count(),
-            contexts.iter().filter(same).count(),
-        )
+    let nr_of = |contexts: &[ContextConfig], kdamond: usize| {
+        let same = contexts.iter().filter(|context| context.kdamond == kdamond);
+        same.count()
     };
-    (0..contexts.len())
-        .map(|i| {
-            let kdamond = contexts[i].kdamond;
-            match in_same(i) {
-                (_, 1) => format!("kdamond {kdamond}"),
-                (at, _) => format!("kdamond {kdamond} context {at}"),
-            }
-        })
-        .collect()
+    let name = |(i, context): (usize, &ContextConfig)| {
+        let kdamond = context.kdamond;
+        if nr_of(contexts, kdamond) == 1 {
+            return format!("kdamond {kdamond}");
+        }
+        let at = nr_of(&contexts[..i], kdamond);
+        format!("kdamond {kdamond} context {at}")
+    };
+    contexts.iter().enumerate().map(name).collect()
 }

@@ -71,11 +71,9 @@ pub enum World {
 pub struct ContextSpec {
     /// Name that distinguishes it from the session's other contexts; `None` if it is the only one.
     pub name: Option<String>,
-    /// Watched targets.
     pub targets: TargetSpec,
     /// Watched addresses (DAMON's initial regions); empty for all.
     pub ranges: Vec<AddressRange>,
-    /// Method of watching.
     pub monitor: MonitorSpec,
     /// Actions; `None` if it only watches.
     pub acting: Option<ActingSpec>,
@@ -99,23 +97,7 @@ impl ContextSpec {
     }
 }
 
-/// Words of a command line, which are bytes; only on Unix they are known to be.
-#[cfg(unix)]
-mod words {
-    use std::ffi::OsString;
-
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(words: &[OsString], out: S) -> Result<S::Ok, S::Error> {
-        words.serialize(out)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<OsString>, D::Error> {
-        Vec::deserialize(from)
-    }
-}
-
-/// Refuses commands where none can be run (a browser).
+/// Refuses commands where none can be run (a browser): only on Unix their words are known to be bytes.
 #[cfg(not(unix))]
 mod words {
     use std::ffi::OsString;
@@ -135,7 +117,6 @@ mod words {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetSpec {
-    /// Running processes.
     Processes {
         /// At least one; none on a simulated machine, where all processes are watched.
         processes: Vec<ProcessSpec>,
@@ -145,7 +126,7 @@ pub enum TargetSpec {
     /// A command that the session starts.
     Command {
         /// Program and its arguments; at least the program.
-        #[serde(with = "words")]
+        #[cfg_attr(not(unix), serde(with = "words"))]
         command: Vec<OsString>,
         /// Set to watch its descendants as well.
         children: bool,
@@ -159,10 +140,7 @@ pub enum TargetSpec {
     Cgroup(PathBuf),
     /// Every process of the machine, as they come and go. Kernel threads have no memory of their own, and the watching
     /// process does not watch itself.
-    All {
-        /// Processes to exclude.
-        exclude: Vec<ProcessSpec>,
-    },
+    All { exclude: Vec<ProcessSpec> },
     /// Physical memory of every process of the machine, as they come and go.
     Physical {
         /// NUMA node to watch; `None` for all.
@@ -221,7 +199,6 @@ impl TargetSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessSpec {
-    /// Process id.
     Pid(u32),
     /// Command name, for all processes that have it.
     Name(String),
@@ -289,7 +266,6 @@ pub struct PageAttributes {
     pub interval: Nanos,
     /// Longest time that one scan may stall the target.
     pub max_stall: Nanos,
-    /// Method of clearing accessed bits.
     pub clear_by: ClearBy,
 }
 
@@ -332,13 +308,11 @@ pub enum ThpPolicy {
 /// Actions on memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActingSpec {
-    /// Schemes in order.
     pub schemes: Vec<Scheme>,
     /// Set to report and record actions instead of doing them.
     pub is_dry_run: bool,
     /// Set to start paused: it watches, and does not act.
     pub is_paused: bool,
-    /// Limits of the targets' losses.
     pub limits: GuardLimits,
     /// Share of one CPU that acting may take from busy CPUs; `None` for no limit.
     pub act_budget: Option<f64>,

@@ -56,9 +56,7 @@ const DAMO_WEIGHTS: Weights = Weights {
 /// A move of memory from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Source node.
     pub from: u32,
-    /// Destination node.
     pub to: u32,
 }
 
@@ -81,68 +79,38 @@ pub struct TierPlan {
 /// Reasons why a plan is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TierError {
-    /// The plan has no moves.
     #[error("nothing is to be moved; name a fast and a slow node: --migrate 0 1")]
     Nothing,
-    /// There is no other node.
     #[error(
         "node {node} is the only one with memory, so there is nowhere to move it; for another \
          machine, describe that by --topology FILE, or by --node 0=512GiB --node 2=96GiB"
     )]
-    OneNode {
-        /// The only node.
-        node: u32,
-    },
-    /// The node does not exist.
+    OneNode { node: u32 },
     #[error(
         "there is no NUMA node {node} with memory, only {present}; for another machine, describe \
          that by --topology FILE or --node {node}=SIZE"
     )]
-    NoNode {
-        /// Requested node.
-        node: u32,
-        /// Existing nodes.
-        present: String,
-    },
-    /// A move goes from a node to itself.
+    NoNode { node: u32, present: String },
     #[error("node {node} cannot be both source and destination; name two nodes")]
-    SameNode {
-        /// Node of the move.
-        node: u32,
-    },
-    /// Two schemes have the same source node.
+    SameNode { node: u32 },
     #[error(
         "node {node} is a source more than once; its memory can be demoted or promoted to one node \
          (--migrate FAST SLOW takes from both)"
     )]
-    SourceTwice {
-        /// Source node.
-        node: u32,
-    },
-    /// Memory would move in a circle.
+    SourceTwice { node: u32 },
     #[error(
         "{what} memory of node {node} would come back to it by way of {way}; leave one step out"
     )]
     Circle {
         /// `cold` or `hot`.
         what: &'static str,
-        /// First node of the circle.
         node: u32,
-        /// Further nodes of the circle.
         way: String,
     },
-    /// Pieces are not whole pages.
     #[error("ranges cannot be cut into {bytes} bytes; give a multiple of 4 KiB, such as 1G")]
-    NoPages {
-        /// Requested size.
-        bytes: u64,
-    },
-    /// There are more kdamonds than the reader accepts.
+    NoPages { bytes: u64 },
     #[error("pieces of {bytes} bytes make more than {KDAMONDS_MAX} kdamonds; give a larger size")]
-    TooMany {
-        /// Requested size.
-        bytes: u64,
-    },
+    TooMany { bytes: u64 },
 }
 
 impl TierPlan {
@@ -160,23 +128,16 @@ impl TierPlan {
     /// Fails if the plan contradicts itself or names a missing node.
     pub fn configuration(&self, topology: &Topology) -> Result<Configuration, TierError> {
         self.check(topology)?;
-        let demotions = self
-            .demotions
-            .iter()
-            .map(|step| (*step, Action::MigrateCold));
-        let promotions = self
-            .promotions
-            .iter()
-            .map(|step| (*step, Action::MigrateHot));
         let mut contexts = Vec::new();
-        for (step, action) in demotions.chain(promotions) {
+        for (at, step) in self.demotions.iter().chain(&self.promotions).enumerate() {
+            let is_cold = at < self.demotions.len();
             let regions = topology.regions(step.from).unwrap_or_default();
             for regions in self.pieces(regions)? {
                 if contexts.len() == KDAMONDS_MAX {
                     let bytes = self.region_max.unwrap_or(u64::MAX);
                     return Err(TierError::TooMany { bytes });
                 }
-                contexts.push(self.context(contexts.len(), step, action, regions));
+                contexts.push(self.context(contexts.len(), *step, is_cold, regions));
             }
         }
         Ok(Configuration {
@@ -243,16 +204,20 @@ impl TierPlan {
         &self,
         kdamond: usize,
         step: Move,
-        action: Action,
+        is_cold: bool,
         regions: Vec<AddressRange>,
     ) -> ContextConfig {
         let memcg = self.memcg.as_deref();
-        let scheme = match (self.goals, action) {
-            (Some(tuner), _) => by_goal(step, action, memcg, tuner),
-            (None, Action::MigrateCold) => hmsdk_demote(step.to, memcg),
-            (None, _) => hmsdk_promote(step.to, memcg),
+        let scheme = match self.goals {
+            Some(tuner) => by_goal(step, is_cold, memcg, tuner),
+            None if is_cold => hmsdk_demote(step.to, memcg),
+            None => hmsdk_promote(step.to, memcg),
         };
-        let is_tuned = self.goals.is_some();
+        let (intervals, nr_regions) = if self.goals.is_some() {
+            (DAMON_INTERVALS, DAMON_NR_REGIONS)
+        } else {
+            (HMSDK_INTERVALS, HMSDK_NR_REGIONS)
+        };
         ContextConfig {
             kdamond,
             operations: ConfiguredOperations::Paddr,
@@ -260,17 +225,9 @@ impl TierPlan {
                 regions,
                 ..TargetConfig::default()
             }],
-            intervals: Some(if is_tuned {
-                DAMON_INTERVALS
-            } else {
-                HMSDK_INTERVALS
-            }),
-            intervals_goal: is_tuned.then(IntervalsGoal::default),
-            nr_regions: Some(if is_tuned {
-                DAMON_NR_REGIONS
-            } else {
-                HMSDK_NR_REGIONS
-            }),
+            intervals: Some(intervals),
+            intervals_goal: self.goals.map(|_| IntervalsGoal::default()),
+            nr_regions: Some(nr_regions),
             schemes: vec![scheme],
             ..ContextConfig::default()
         }
@@ -300,14 +257,13 @@ fn no_circle(what: &'static str, steps: &[Move]) -> Result<(), TierError> {
 
 /// Makes a scheme of damo's tiering example. Both goals are the fast node's. Cold memory leaves while less than 0.5 %
 /// of it is free; hot memory comes while less than 99.7 % of it is used.
-fn by_goal(step: Move, action: Action, memcg: Option<&str>, tuner: Tuner) -> Scheme {
-    let is_cold = action == Action::MigrateCold;
-    let (rate, metric, target_value) = if is_cold {
+fn by_goal(step: Move, is_cold: bool, memcg: Option<&str>, tuner: Tuner) -> Scheme {
+    let (action, rate, metric, target_value) = if is_cold {
         let metric = GoalMetric::NodeMemFreeBp { node: step.from };
-        ((0.0, 0.0), metric, GOALS_FREE_BP)
+        (Action::MigrateCold, (0.0, 0.0), metric, GOALS_FREE_BP)
     } else {
         let metric = GoalMetric::NodeMemUsedBp { node: step.to };
-        ((5.0, 100.0), metric, GOALS_USED_BP)
+        (Action::MigrateHot, (5.0, 100.0), metric, GOALS_USED_BP)
     };
     // Young memory is not demoted, and other memory is not promoted.
     let young = Filter {

@@ -37,7 +37,6 @@ const END_MAX: u64 = 1 << 52;
 pub enum Extent {
     /// Size in bytes; the part follows the previous ones.
     Size(u64),
-    /// Range of addresses.
     Range(AddressRange),
 }
 
@@ -50,25 +49,15 @@ pub struct Topology {
 /// Reasons why a machine is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopologyError {
-    /// A part is empty, or not of whole pages.
     #[error("node {node}: {extent} is not one or more whole pages of 4 KiB")]
-    NoPages {
-        node: u32,
-        /// Given part.
-        extent: String,
-    },
-    /// A part ends beyond the last physical address.
+    NoPages { node: u32, extent: String },
     #[error("node {node} would end above 4 PiB, where no physical address is")]
     TooLarge { node: u32 },
-    /// Ranges of two nodes, or of one, overlap.
     #[error("node {node}: {range:?} overlaps {other:?} of node {other_node}")]
     Overlap {
         node: u32,
-        /// Given range.
         range: AddressRange,
-        /// Earlier range.
         other: AddressRange,
-        /// Node of the earlier range.
         other_node: u32,
     },
 }
@@ -112,24 +101,24 @@ impl Topology {
     }
 
     fn add(&mut self, node: u32, extent: Extent) -> Result<(), TopologyError> {
+        let no_pages = || {
+            let extent = match extent {
+                Extent::Size(size) => format!("a size of {size} bytes"),
+                Extent::Range(range) => format!("{range:?}"),
+            };
+            TopologyError::NoPages { node, extent }
+        };
         let range = match extent {
             Extent::Range(range) => range,
             Extent::Size(size) => {
                 let start = self.all().map(|(_, range)| range.end).max().unwrap_or(0);
                 let end = start.checked_add(size);
                 let end = end.ok_or(TopologyError::TooLarge { node })?;
-                AddressRange::checked(start, end).ok_or_else(|| TopologyError::NoPages {
-                    node,
-                    extent: format!("a size of {size} bytes"),
-                })?
+                AddressRange::checked(start, end).ok_or_else(no_pages)?
             }
         };
         if !(range.start | range.end).is_multiple_of(PAGE_SIZE) {
-            let extent = match extent {
-                Extent::Size(size) => format!("a size of {size} bytes"),
-                Extent::Range(range) => format!("{range:?}"),
-            };
-            return Err(TopologyError::NoPages { node, extent });
+            return Err(no_pages());
         }
         if range.end > END_MAX {
             return Err(TopologyError::TooLarge { node });
@@ -150,11 +139,8 @@ impl Topology {
     }
 
     fn all(&self) -> impl Iterator<Item = (u32, AddressRange)> + '_ {
-        let of_node = |(node, ranges): (&u32, &'_ Vec<AddressRange>)| {
-            let node = *node;
-            ranges.clone().into_iter().map(move |range| (node, range))
-        };
-        self.nodes.iter().flat_map(of_node)
+        let nodes = self.nodes.iter();
+        nodes.flat_map(|(node, ranges)| ranges.iter().map(move |range| (*node, *range)))
     }
 }
 

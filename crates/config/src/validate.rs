@@ -69,12 +69,7 @@ fn check_pattern(pattern: &AccessPattern, faults: &mut Faults) {
         wrong("nr_accesses", found, ORDER);
     }
     let age = pattern.age;
-    let backwards = match (age.min, age.max) {
-        (Age::Intervals(min), Age::Intervals(max)) => min > max,
-        (Age::Time(min), Age::Time(max)) => min > max,
-        _ => false,
-    };
-    if backwards {
+    if !may_be_in_order(age.min, age.max) {
         let found = format!("{} to {}", age_text(age.min), age_text(age.max));
         wrong("age", found, ORDER);
     }
@@ -282,16 +277,19 @@ fn overlap(a: &AccessPattern, b: &AccessPattern, nr_samples: u32) -> bool {
         min: p.nr_accesses.min.samples(nr_samples),
         max: p.nr_accesses.max.samples(nr_samples),
     };
-    // Ages in different units count as overlapping: intervals may be tuned.
-    let ages = |younger: Age, older: Age| match (younger, older) {
+    meet(&a.size, &b.size)
+        && meet(&rates(a), &rates(b))
+        && may_be_in_order(a.age.min, b.age.max)
+        && may_be_in_order(b.age.min, a.age.max)
+}
+
+/// Ages in different units may be in order: intervals may be tuned.
+fn may_be_in_order(younger: Age, older: Age) -> bool {
+    match (younger, older) {
         (Age::Intervals(least), Age::Intervals(most)) => least <= most,
         (Age::Time(least), Age::Time(most)) => least <= most,
         _ => true,
-    };
-    meet(&a.size, &b.size)
-        && meet(&rates(a), &rates(b))
-        && ages(a.age.min, b.age.max)
-        && ages(b.age.min, a.age.max)
+    }
 }
 
 fn meet<T: PartialOrd>(a: &Bounds<T>, b: &Bounds<T>) -> bool {

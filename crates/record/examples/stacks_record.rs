@@ -4,7 +4,6 @@
 //! and answers requests. An archive existed before sampling began; pages of a table were read back from swap. A hostile
 //! name becomes the name of a function, its library, a thread and a mapping.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::BufWriter;
@@ -20,8 +19,6 @@ const STARTED: Nanos = Nanos(1_790_000_000_000_000_000);
 const MIB: u64 = 1 << 20;
 const LASTS_S: u64 = 400;
 const STEP_S: u64 = 10;
-/// Distance between two samples, in MiB.
-const APART: u64 = 1;
 
 /// An area of memory that a stack touches.
 struct Area {
@@ -157,19 +154,16 @@ fn samples(hostile: Option<&str>) -> StackSamples {
     for area in AREAS.iter().filter(|area| !area.functions.is_empty()) {
         let mut caller = NO_STACK;
         for &frame in area.functions {
-            let node = StackNode {
-                caller,
-                frame: frame as u32,
-            };
-            stacks.push(node);
+            let frame = frame as u32;
+            stacks.push(StackNode { caller, frame });
             caller = StackId(stacks.len() as u32);
         }
-        for mib in (0..area.mib).step_by(APART as usize) {
+        for mib in 0..area.mib {
             samples.push(FaultSample {
                 time: at(12) + Nanos(samples.len() as u64),
                 address: area.start + mib * MIB,
                 stack: caller,
-                pages: 256 * APART,
+                pages: 256,
                 is_major: area.is_major,
                 ..FaultSample::default()
             });
@@ -218,10 +212,9 @@ fn symbols(hostile: Option<&str>) -> FrameSymbols {
         };
         (frame, symbol)
     });
-    let symbols: BTreeMap<u32, FrameSymbol> = symbols.collect();
     FrameSymbols {
         time: at(LASTS_S),
-        symbols,
+        symbols: symbols.collect(),
     }
 }
 

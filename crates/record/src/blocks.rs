@@ -11,16 +11,10 @@
 //!
 //! Limits: a snapshot has at most [`MAX_BLOCKS`] blocks.
 
-use std::io::Write;
-
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
 use isotherm_engine::{BlockPages, Nanos, Snapshot, TargetId};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use serde::{Deserialize, Serialize};
 
-use crate::packed;
+use crate::packed::{self, Packed};
 use crate::pages::{PageBits, bits, check_addresses, push_bits};
 
 /// The largest number of blocks of one snapshot: 128 GiB.
@@ -44,7 +38,7 @@ pub struct SnapshotBlocks {
     pub end: Nanos,
     /// The blocks in address order.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    #[serde(serialize_with = "pack", deserialize_with = "unpack")]
+    #[serde(with = "packed")]
     pub blocks: Vec<BlockPages>,
 }
 
@@ -82,81 +76,64 @@ pub(crate) fn check(blocks: &[BlockPages]) -> Result<(), String> {
     })
 }
 
-fn pack<S: Serializer>(blocks: &[BlockPages], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-    let mut bytes = Vec::with_capacity(BYTES_MAX);
-    for block in blocks {
-        bytes.clear();
-        push(&mut bytes, block);
-        encoder.write_all(&bytes).map_err(ser::Error::custom)?;
-    }
-    let packed = encoder.finish().map_err(ser::Error::custom)?;
-    serializer.serialize_str(&BASE64_STANDARD.encode(packed))
-}
+impl Packed for BlockPages {
+    const CUT: &'static str = "a block's pages are cut";
+    const BYTES: (u64, &'static str) = (
+        (MAX_BLOCKS * BYTES_MAX) as u64,
+        "more blocks than a snapshot can have",
+    );
 
-fn push(bytes: &mut Vec<u8>, block: &BlockPages) {
-    bytes.extend_from_slice(&block.block.to_le_bytes());
-    bytes.extend_from_slice(&block.untouched_for.0.to_le_bytes());
-    let tags_at = bytes.len();
-    bytes.push(0);
-    let maps = [block.resident, block.touched, block.unknown, block.swapped];
-    for (i, map) in maps.iter().enumerate() {
-        let tag = if *map == PageBits::default() {
-            NONE
-        } else if *map == [u64::MAX; 8] {
-            ALL
-        } else if i > 0 && *map == block.resident {
-            AS_RESIDENT
-        } else {
-            push_bits(bytes, map);
-            FOLLOWS
-        };
-        bytes[tags_at] |= tag << (2 * i);
+    fn push(&self, _: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
+        bytes.extend_from_slice(&self.block.to_le_bytes());
+        bytes.extend_from_slice(&self.untouched_for.0.to_le_bytes());
+        let tags_at = bytes.len();
+        bytes.push(0);
+        let maps = [self.resident, self.touched, self.unknown, self.swapped];
+        for (i, map) in maps.iter().enumerate() {
+            let tag = if *map == PageBits::default() {
+                NONE
+            } else if *map == [u64::MAX; 8] {
+                ALL
+            } else if i > 0 && *map == self.resident {
+                AS_RESIDENT
+            } else {
+                push_bits(bytes, map);
+                FOLLOWS
+            };
+            bytes[tags_at] |= tag << (2 * i);
+        }
+        Ok(())
     }
-}
 
-fn unpack<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BlockPages>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let most = (MAX_BLOCKS * BYTES_MAX) as u64;
-    let too_long = "more blocks than a snapshot can have";
-    let bytes = packed::unpack(&text, most, too_long).map_err(de::Error::custom)?;
-    let mut rest = &bytes[..];
-    let mut blocks = Vec::new();
-    while !rest.is_empty() {
-        let block = take_block(&mut rest);
-        blocks.push(block.ok_or_else(|| de::Error::custom("a block's pages are cut"))?);
+    fn take(rest: &mut &[u8], _: Option<&Self>) -> Option<Self> {
+        let block = take_word(rest)?;
+        let untouched_for = Nanos(take_word(rest)?);
+        let (tags, after) = rest.split_first()?;
+        *rest = after;
+        let mut maps = [PageBits::default(); 4];
+        for i in 0..maps.len() {
+            maps[i] = match tags >> (2 * i) & 3 {
+                NONE => PageBits::default(),
+                ALL => [u64::MAX; 8],
+                // In the first map this tag means all zeros.
+                AS_RESIDENT => maps[0],
+                _ => {
+                    let (map, after) = rest.split_at_checked(size_of::<PageBits>())?;
+                    *rest = after;
+                    bits(map)
+                }
+            };
+        }
+        let [resident, touched, unknown, swapped] = maps;
+        Some(Self {
+            block,
+            resident,
+            touched,
+            unknown,
+            swapped,
+            untouched_for,
+        })
     }
-    Ok(blocks)
-}
-
-fn take_block(rest: &mut &[u8]) -> Option<BlockPages> {
-    let block = take_word(rest)?;
-    let untouched_for = Nanos(take_word(rest)?);
-    let (tags, after) = rest.split_first()?;
-    *rest = after;
-    let mut maps = [PageBits::default(); 4];
-    for i in 0..maps.len() {
-        maps[i] = match tags >> (2 * i) & 3 {
-            NONE => PageBits::default(),
-            ALL => [u64::MAX; 8],
-            // In the first map this tag means all zeros.
-            AS_RESIDENT => maps[0],
-            _ => {
-                let (map, after) = rest.split_at_checked(size_of::<PageBits>())?;
-                *rest = after;
-                bits(map)
-            }
-        };
-    }
-    let [resident, touched, unknown, swapped] = maps;
-    Some(BlockPages {
-        block,
-        resident,
-        touched,
-        unknown,
-        swapped,
-        untouched_for,
-    })
 }
 
 fn take_word(rest: &mut &[u8]) -> Option<u64> {
@@ -167,6 +144,9 @@ fn take_word(rest: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+
     use super::*;
     use crate::tests::{header, read, snapshot, write};
     use crate::{Item, Reader};

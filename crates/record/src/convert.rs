@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ pub enum Format {
 }
 
 /// Length of a file's beginning that [`Format::detect`] needs.
-pub const DETECT_LENGTH: usize = 1 << 16;
+const DETECT_LENGTH: u64 = 1 << 16;
 
 impl Format {
     /// Detects the format by the beginning of a file; else returns a description of the file.
@@ -81,10 +82,15 @@ impl Format {
     /// # Errors
     /// Fails if the input cannot be read.
     pub fn detect_in(input: impl Read) -> io::Result<Result<Self, String>> {
-        let mut head = Vec::new();
-        input.take(DETECT_LENGTH as u64).read_to_end(&mut head)?;
-        Ok(Self::detect(&head))
+        Ok(Self::detect(&head_of(input)?))
     }
+}
+
+/// Consumes the beginning of `input`, by which [`Format::detect`] detects its format.
+pub(crate) fn head_of(input: impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    input.take(DETECT_LENGTH).read_to_end(&mut head)?;
+    Ok(head)
 }
 
 /// Access checks per aggregation interval, for files without this number: 100 ms of 5 ms each, the defaults of damo and
@@ -163,45 +169,37 @@ impl LeftOut {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// Our record could not be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// damo's JSON is broken, or not what damo writes.
     #[error("cannot read this as a record of damo's (json)")]
     Json(#[source] serde_json::Error),
-    /// damo's JSON has content that no recording can have.
     #[error("this record of damo's holds {0}")]
     Impossible(String),
-    /// A line of the trace is inconsistent.
     #[error("line {line} of the trace {reason}")]
-    Trace {
-        /// Number of the line, from 1.
-        line: u64,
-        /// Description of the fault.
-        reason: String,
-    },
-    /// The trace has no line to convert.
+    Trace { line: u64, reason: String },
     #[error("the trace has no line of `damon:damon_aggregated` or `damon:damos_before_apply`")]
     NoTrace,
-    /// This build lacks Parquet, which is a feature of this crate.
     #[error(
         "this isotherm was built without Parquet, for a quick first look; `make build` builds it whole"
     )]
     WithoutParquet,
-    /// The Parquet library cannot read or write the file.
     #[cfg(feature = "parquet")]
     #[error("cannot read or write this as Parquet")]
     Parquet(#[source] parquet::errors::ParquetError),
-    /// The Parquet file holds no record, or a damaged one.
     #[error("this Parquet file is not a record: {0}")]
     NotARecord(String),
-    /// The input could not be read.
     #[error("cannot read the input")]
     Read(#[source] io::Error),
-    /// The output could not be written.
     #[error("cannot write the output")]
     Write(#[source] io::Error),
-    /// No space for intermediate data was available.
     #[error("cannot keep intermediate data in {folder}")]
     Scratch { folder: String, source: io::Error },
+}
+
+impl ConvertError {
+    /// Builds the error of intermediate data in `folder`.
+    pub(crate) fn scratch(folder: &Path, source: io::Error) -> Self {
+        let folder = folder.display().to_string();
+        Self::Scratch { folder, source }
+    }
 }

@@ -74,13 +74,8 @@ impl TargetHugePages {
 impl HugePagesSample {
     /// Checks the sample, and returns a description of the first fault.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self
-            .targets
-            .iter()
-            .map(TargetHugePages::nr_told)
-            .sum::<usize>()
-            > READS_MAX
-        {
+        let told = self.targets.iter().map(TargetHugePages::nr_told);
+        if told.sum::<usize>() > READS_MAX {
             return Err(TOO_MANY.to_owned());
         }
         if !self.targets.is_sorted_by(|a, b| a.target < b.target) {
@@ -140,7 +135,7 @@ fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TargetHugeP
 }
 
 impl Packed for HugePageRead {
-    const NAME: &'static str = "a huge page";
+    const CUT: &'static str = "a huge page is cut, or none";
     const LIMIT: (usize, &'static str) = (READS_MAX, TOO_MANY);
 
     fn push(&self, before: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
@@ -164,7 +159,7 @@ impl Packed for HugePageRead {
 
 /// The address of a huge page, as the number of blocks between it and the one before.
 impl Packed for u64 {
-    const NAME: &'static str = "a huge page that has gone";
+    const CUT: &'static str = "a huge page that has gone is cut, or none";
     const LIMIT: (usize, &'static str) = (READS_MAX, TOO_MANY);
 
     fn push(&self, before: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {

@@ -27,7 +27,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
-use file::{check, columns, frame, rows, schema};
+use file::{columns, frame, rows, schema};
 pub use file::{index, input, reader, writer};
 
 pub use blocks::SnapshotBlocks;

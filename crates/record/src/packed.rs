@@ -1,5 +1,5 @@
-//! Lists that are one string in JSON: base64 (RFC 4648) of zlib (RFC 1950) of LEB128 numbers. A value may be encoded by
-//! its difference from the one before.
+//! Lists that are one string in JSON: base64 (RFC 4648) of zlib (RFC 1950) of their values, mostly LEB128 numbers. A
+//! value may be encoded by its difference from the one before.
 
 use std::io::{Read, Write};
 
@@ -10,13 +10,12 @@ use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use serde::{Deserialize, Deserializer, Serializer, de, ser};
 
-/// The largest number of bytes that a list unpacks to.
-const UNPACKED_MAX: u64 = 16 << 20;
-
 /// A value of a packed list.
 pub(crate) trait Packed: Copy {
-    /// The name of a value in messages.
-    const NAME: &'static str;
+    /// The message about a value that is cut, or cannot be.
+    const CUT: &'static str;
+    /// The largest number of bytes that a list unpacks to, and the message about more.
+    const BYTES: (u64, &'static str) = (16 << 20, "more stacks or samples than an item can have");
     /// The largest number of values, and the message about more.
     const LIMIT: (usize, &'static str) = (usize::MAX, "too many values");
 
@@ -44,8 +43,7 @@ pub(crate) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let too_long = "more stacks or samples than an item can have";
-    let bytes = unpack(&text, UNPACKED_MAX, too_long).map_err(de::Error::custom)?;
+    let bytes = unpack(&text, T::BYTES).map_err(de::Error::custom)?;
     let mut rest = &bytes[..];
     let mut list: Vec<T> = Vec::new();
     let (most, too_many) = T::LIMIT;
@@ -54,10 +52,7 @@ pub(crate) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
             return Err(de::Error::custom(too_many));
         }
         let value = T::take(&mut rest, list.last());
-        let Some(value) = value else {
-            return Err(de::Error::custom(format!("{} is cut, or none", T::NAME)));
-        };
-        list.push(value);
+        list.push(value.ok_or_else(|| de::Error::custom(T::CUT))?);
     }
     Ok(list)
 }
@@ -69,7 +64,7 @@ pub(crate) fn pack(bytes: &[u8]) -> std::io::Result<String> {
 }
 
 /// Unpacks at most `most` bytes; fails with `too_long` if there are more.
-pub(crate) fn unpack(text: &str, most: u64, too_long: &str) -> Result<Vec<u8>, String> {
+fn unpack(text: &str, (most, too_long): (u64, &str)) -> Result<Vec<u8>, String> {
     let packed = BASE64_STANDARD
         .decode(text)
         .map_err(|error| error.to_string())?;

@@ -219,9 +219,7 @@ impl FrameTable {
 
     /// Adds names.
     pub fn name(&mut self, symbols: &FrameSymbols) {
-        let symbols = symbols.symbols.iter();
-        self.symbols
-            .extend(symbols.map(|(frame, symbol)| (*frame, symbol.clone())));
+        self.symbols.extend(symbols.symbols.clone());
     }
 
     /// Returns the frames in files by file, with their numbers and their offsets in the file.
@@ -314,7 +312,7 @@ impl StackCounts {
 }
 
 impl Packed for StackNode {
-    const NAME: &'static str = "a stack";
+    const CUT: &'static str = "a stack is cut, or none";
 
     fn push(&self, _: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
         push(bytes, self.caller.0.into());
@@ -332,7 +330,7 @@ impl Packed for StackNode {
 }
 
 impl Packed for FaultSample {
-    const NAME: &'static str = "a sample";
+    const CUT: &'static str = "a sample is cut, or none";
 
     fn push(&self, before: Option<&Self>, bytes: &mut Vec<u8>) -> Result<(), String> {
         let before = before.copied().unwrap_or_default();
@@ -387,6 +385,7 @@ mod tests {
             pages: 17,
             ..FaultSample::default()
         };
+        let node = |caller, frame| StackNode { caller, frame };
         StackSamples {
             time: Nanos(9),
             period: 17,
@@ -403,16 +402,7 @@ mod tests {
                 StackFrame::Cut,
             ],
             threads: vec!["main".to_owned()],
-            stacks: vec![
-                StackNode {
-                    caller: NO_STACK,
-                    frame: 2,
-                },
-                StackNode {
-                    caller: StackId(1),
-                    frame: 0,
-                },
-            ],
+            stacks: vec![node(NO_STACK, 2), node(StackId(1), 0)],
             samples: vec![
                 sample(7, 0x7fff_0000_0000, 2),
                 sample(8, 0x5000, 0),

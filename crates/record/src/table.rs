@@ -14,17 +14,17 @@ use std::sync::Arc;
 
 use arrow_array::types::Int8Type;
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, DictionaryArray, RecordBatch, RecordBatchReader, StringArray,
+    BooleanArray, DictionaryArray, RecordBatch, RecordBatchReader, StringArray,
     TimestampNanosecondArray, UInt32Array, UInt64Array,
 };
 use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use isotherm_engine::{MemoryTotals, Nanos, Snapshot};
 
-use crate::columns::Columns;
+use crate::columns::{Column, Columns, Kind, column};
 use crate::error::RecordError;
 use crate::item::Item;
 use crate::reader::Reader;
-use crate::schema::{Kind, schema_of};
+use crate::schema::schema_of;
 
 /// Approximate number of rows of a batch.
 const ROWS: usize = 16_384;
@@ -49,9 +49,7 @@ pub struct Batches<R> {
     reader: Reader<R>,
     schema: SchemaRef,
     rows: Rows,
-    /// Number of snapshots so far.
     nr_snapshots: u32,
-    /// Whether the record has been read.
     is_over: bool,
 }
 
@@ -66,7 +64,7 @@ impl<R: Read> Batches<R> {
             return Err(RecordError::NoPages);
         }
         let metadata = schema_of(reader.header())?.metadata().clone();
-        let (reader, rows) = match table {
+        let (reader, mut rows) = match table {
             RecordTable::Snapshots => (reader.replay_pages(), Rows::Snapshots(Vec::new())),
             RecordTable::Regions => (reader.replay_pages(), Rows::of_columns(Kind::Regions)),
             RecordTable::Pages => (reader, Rows::of_columns(Kind::Pages)),
@@ -75,8 +73,10 @@ impl<R: Read> Batches<R> {
                 (reader, Rows::Items { rows, text_bytes })
             }
         };
+        let columns = rows.take().into_iter();
+        let fields: Vec<Field> = columns.map(|(field, _)| field).collect();
         Ok(Self {
-            schema: Arc::new(Schema::new_with_metadata(rows.fields(), metadata)),
+            schema: Arc::new(Schema::new_with_metadata(fields, metadata)),
             rows,
             reader,
             nr_snapshots: 0,
@@ -104,7 +104,8 @@ impl<R: Read> Batches<R> {
         if self.rows.len() == 0 {
             return Ok(None);
         }
-        let columns = self.rows.take();
+        let columns = self.rows.take().into_iter();
+        let columns = columns.map(|(_, values)| values).collect();
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns);
         Ok(Some(batch.expect("every row was pushed to every column")))
     }
@@ -137,7 +138,6 @@ pub fn regions(number: u32, snapshot: &Snapshot) -> RecordBatch {
         .expect("every row was pushed to every column")
 }
 
-/// Rows that are being gathered.
 enum Rows {
     Columns(Kind, Box<Columns>),
     Snapshots(Vec<SnapshotRow>),
@@ -150,15 +150,6 @@ enum Rows {
 impl Rows {
     fn of_columns(kind: Kind) -> Self {
         Self::Columns(kind, Box::default())
-    }
-
-    fn fields(&self) -> Vec<Field> {
-        let columns = match self {
-            Self::Columns(kind, _) => return kind.fields(),
-            Self::Snapshots(_) => snapshot_columns(&[]),
-            Self::Items { .. } => item_columns(&[]),
-        };
-        columns.into_iter().map(|(field, _)| field).collect()
     }
 
     fn push(&mut self, item: &Item, number: u32) -> Result<(), RecordError> {
@@ -194,25 +185,16 @@ impl Rows {
         is_long || self.len() >= ROWS
     }
 
-    fn take(&mut self) -> Vec<ArrayRef> {
-        let columns = match self {
-            Self::Columns(kind, rows) => return std::mem::take(&mut **rows).into_arrays(*kind),
+    fn take(&mut self) -> Vec<Column> {
+        match self {
+            Self::Columns(kind, rows) => std::mem::take(&mut **rows).into_columns(*kind),
             Self::Snapshots(rows) => snapshot_columns(&std::mem::take(rows)),
             Self::Items { rows, text_bytes } => {
                 *text_bytes = 0;
                 item_columns(&std::mem::take(rows))
             }
-        };
-        columns.into_iter().map(|(_, values)| values).collect()
+        }
     }
-}
-
-/// A column, declared by its values.
-type Column = (Field, ArrayRef);
-
-fn column(name: &str, is_nullable: bool, values: impl Array + 'static) -> Column {
-    let field = Field::new(name, values.data_type().clone(), is_nullable);
-    (field, Arc::new(values))
 }
 
 fn times(times: impl Iterator<Item = Option<Nanos>>) -> TimestampNanosecondArray {

@@ -17,8 +17,8 @@ use isotherm_engine::{
 use isotherm_policy::compaction::{CompactionAttributes, CompactionStatus, NodeFacts, ZoneFacts};
 use proptest::prelude::*;
 
+use crate::columns::Kind;
 use crate::reader::check_item;
-use crate::schema::Kind;
 use crate::writer::MAX_ROWS_HELD;
 use crate::{
     CompactionSample, CostSample, FragmentationSample, Header, Item, Mapping, MappingChange,
@@ -335,9 +335,9 @@ fn each_flush_is_one_write_of_whole_messages() {
     for item in every_item() {
         writer.write(&item).expect("writable");
         written.push(item);
-        let before = writer.get_ref().writes.len();
+        let before = writer.output.writes.len();
         writer.flush().expect("writable");
-        let calls = &writer.get_ref().writes;
+        let calls = &writer.output.writes;
         assert!(
             calls.len() <= before + 1,
             "{} writes in one flush",
@@ -359,7 +359,7 @@ fn a_killed_recorder_leaves_whole_messages() {
     for item in &snapshots {
         writer.write(item).expect("writable");
     }
-    let calls = &writer.get_ref().writes;
+    let calls = &writer.output.writes;
     for killed_after in 1..=calls.len() {
         let (items, reader) = read(&calls[..killed_after].concat());
         assert!(snapshots.starts_with(&items));
@@ -389,7 +389,7 @@ fn a_full_disk_closes_the_writer_and_leaves_a_readable_record() {
         assert!(matches!(failed, Some(RecordError::Write { .. })));
         let again = writer.write(&every_item()[0]);
         assert!(matches!(again, Err(RecordError::Closed)), "{again:?}");
-        let (items, _) = read(&writer.get_ref().writes.concat());
+        let (items, _) = read(&writer.output.writes.concat());
         assert!(every_item().starts_with(&items));
     }
 }
@@ -406,7 +406,7 @@ fn rows_are_held_back_within_bounds() {
     let mut writer = Writer::create(Calls::default(), &header()).expect("writable");
     for (n, item) in items.iter().enumerate() {
         writer.write(item).expect("writable");
-        let (there, _) = read(&writer.get_ref().writes.concat());
+        let (there, _) = read(&writer.output.writes.concat());
         assert!((n + 1 - there.len()) * 6000 <= MAX_ROWS_HELD);
     }
     let bytes = writer.finish().expect("writable").writes.concat();

@@ -10,7 +10,7 @@ use isotherm_policy::scheme::Bounds;
 
 use crate::node::{Entry, Mark, Node, Value};
 use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};
-use crate::unit::{self, Misread};
+use crate::unit::{self, Read};
 
 /// Key by which damo's older files number everything. damo 3.4.3 ignores it.
 const LABEL: &str = "name";
@@ -56,11 +56,7 @@ impl<'a> Log<'a> {
         let place = match mark {
             Mark::Nowhere => Place::default(),
             Mark::Offset(offset) => Place::at_end_of(self.text.get(..offset).unwrap_or_default()),
-            Mark::Line(line, column) => Place {
-                line: Some(line),
-                column: Some(column),
-                path: String::new(),
-            },
+            Mark::Line(line, column) => Place::at(line, Some(column)),
         };
         Place {
             path: path.to_owned(),
@@ -97,8 +93,7 @@ impl<'a> Cursor<'a> {
 
     fn report_at(&self, mark: Mark, path: &str, problem: Problem) {
         if !self.log.is_full() || problem.severity == Severity::Error {
-            let place = self.log.place(mark, path);
-            self.log.add(Problem { place, ..problem });
+            self.log.add(problem.at(self.log.place(mark, path)));
         }
     }
 
@@ -186,7 +181,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads the text here by `read`.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Option<T> {
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Read<T>) -> Option<T> {
         // A list or map here is as wrong as a missing text.
         let text = match &self.node.value {
             Value::Text(text) | Value::Number(text) => text,
@@ -194,16 +189,11 @@ impl<'a> Cursor<'a> {
         };
         match read(text) {
             Ok(value) => Some(value),
-            Err(misread) => {
-                let found = if text.is_empty() {
-                    self.node.kind().to_owned()
-                } else {
-                    misread.found
-                };
-                self.report(Problem {
-                    suggestion: misread.suggestion,
-                    ..Problem::error(found, misread.expected)
-                });
+            Err(mut misread) => {
+                if text.is_empty() {
+                    misread.found = self.node.kind().to_owned();
+                }
+                self.report(misread);
                 None
             }
         }

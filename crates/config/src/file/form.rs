@@ -52,7 +52,6 @@ pub(crate) fn damo_size_text(bytes: u64) -> String {
     size_text(bytes)
 }
 
-/// Formats a time.
 pub(crate) fn time_text(time: Nanos) -> String {
     const UNITS: [(u64, &str); 4] = [
         (SECOND.0, "s"),
@@ -106,7 +105,6 @@ pub(crate) fn share_text(number: u32, whole: u32) -> String {
     format!("{percent}{point}{} %", fraction.trim_end_matches('0'))
 }
 
-/// Formats an access frequency with its unit.
 pub(crate) fn frequency_text(frequency: Frequency) -> String {
     match frequency {
         Frequency::Samples(samples) => format!("{samples} samples"),
@@ -114,7 +112,6 @@ pub(crate) fn frequency_text(frequency: Frequency) -> String {
     }
 }
 
-/// Formats an age with its unit.
 pub(crate) fn age_text(age: Age) -> String {
     match age {
         Age::Intervals(intervals) => format!("{intervals} aggr_intervals"),

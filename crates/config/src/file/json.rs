@@ -3,23 +3,18 @@
 //! serde_json reads one level at a time and returns each value as its piece of the text; the address of the piece gives
 //! the value's position. Every level is scanned again for the next, which the depth limit bounds.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer as _, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::node::{DEPTH_MAX, Entry, Mark, Node, Value};
 use crate::problem::{Place, Problem, quoted};
 
 pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
-    let raw: &RawValue = serde_json::from_str(text).map_err(|error| Problem {
-        place: Place {
-            line: Some(error.line() as u32),
-            column: Some(error.column() as u32),
-            path: String::new(),
-        },
-        ..Problem::error(reason(&error), "JSON")
+    let raw: &RawValue = serde_json::from_str(text).map_err(|error| {
+        let place = Place::at(error.line() as u32, Some(error.column() as u32));
+        Problem::error(reason(&error), "JSON").at(place)
     })?;
     Parser { text }.node(raw, 0)
 }
@@ -57,21 +52,19 @@ impl<'a> Parser<'a> {
     }
 
     fn map(&self, json: &'a str, depth: usize) -> Result<Value, Problem> {
-        let Members(members) = self.read(json)?;
+        let members = serde_json::Deserializer::from_str(json).deserialize_map(Members);
+        let members = members.map_err(|error| self.unreadable(json, &error))?;
         let mut seen = std::collections::BTreeSet::new();
         let mut entries = Vec::with_capacity(members.len());
-        for (key, raw) in members {
-            let offset = match &key {
-                // A key without escapes is borrowed from the text, just after its quote.
-                Cow::Borrowed(key) => self.offset(key).saturating_sub(1),
-                Cow::Owned(_) => self.offset(raw.get()),
-            };
+        for (piece, key, raw) in members {
+            let is_plain = !piece.get().contains('\\');
+            let offset = self.offset(if is_plain { piece.get() } else { raw.get() });
             if !seen.insert(key.clone()) {
                 let found = format!("the key {} again", quoted(&key));
                 return Err(self.fault(offset, &found, "each key once"));
             }
             entries.push(Entry {
-                key: key.into_owned(),
+                key,
                 mark: Mark::Offset(offset),
                 value: self.node(raw, depth + 1)?,
             });
@@ -81,8 +74,11 @@ impl<'a> Parser<'a> {
 
     /// Reads a piece of the text.
     fn read<T: Deserialize<'a>>(&self, json: &'a str) -> Result<T, Problem> {
-        serde_json::from_str(json)
-            .map_err(|error| self.fault(self.offset(json), &reason(&error), "JSON"))
+        serde_json::from_str(json).map_err(|error| self.unreadable(json, &error))
+    }
+
+    fn unreadable(&self, json: &str, error: &serde_json::Error) -> Problem {
+        self.fault(self.offset(json), &reason(error), "JSON")
     }
 
     /// Returns the offset of a piece in the text.
@@ -91,10 +87,8 @@ impl<'a> Parser<'a> {
     }
 
     fn fault(&self, offset: usize, found: &str, expected: &str) -> Problem {
-        Problem {
-            place: Place::at_end_of(self.text.get(..offset).unwrap_or_default()),
-            ..Problem::error(found, expected)
-        }
+        let place = Place::at_end_of(self.text.get(..offset).unwrap_or_default());
+        Problem::error(found, expected).at(place)
     }
 }
 
@@ -105,52 +99,22 @@ fn reason(error: &serde_json::Error) -> String {
     format!("what cannot be read ({})", &message[..end])
 }
 
-/// Members of a map in order, including repeated ones.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+/// Reads the members of a map in order, including repeated ones: the piece of each key, the key, and the value's piece.
+struct Members;
 
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Members<'de>;
+impl<'de> Visitor<'de> for Members {
+    type Value = Vec<(&'de RawValue, String, &'de RawValue)>;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some((Key(key), value)) = map.next_entry()? {
-                    members.push((key, value));
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Collect)
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
     }
-}
 
-/// A key, borrowed if the text has it without escapes. (serde's own `Cow` is always owned.)
-struct Key<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Key<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Borrow;
-        impl<'de> Visitor<'de> for Borrow {
-            type Value = Key<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a key")
-            }
-
-            fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
-                Ok(Key(Cow::Borrowed(key)))
-            }
-
-            fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-                Ok(Key(Cow::Owned(key.to_owned())))
-            }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some((piece, value)) = map.next_entry::<&RawValue, &RawValue>()? {
+            let key = serde_json::from_str(piece.get()).map_err(A::Error::custom)?;
+            members.push((piece, key, value));
         }
-        deserializer.deserialize_str(Borrow)
+        Ok(members)
     }
 }

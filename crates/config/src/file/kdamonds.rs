@@ -15,7 +15,7 @@ use crate::validate;
 /// Limit of the kdamonds: more come from a mistake. HMSDK can divide terabytes into one for each gibibyte.
 pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
 /// Limit of a context's schemes; each is compared with each.
-const SCHEMES_MAX: usize = 256;
+pub(crate) const SCHEMES_MAX: usize = 256;
 
 pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
     if root.is_list() {
@@ -38,14 +38,8 @@ pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
         }
         let list = fields.need("contexts");
         fields.finish();
-        let items = list
-            .map(|list| bounded(&list, KDAMONDS_MAX))
-            .unwrap_or_default();
-        contexts.extend(
-            items
-                .iter()
-                .filter_map(|item| read_context(item, index, own)),
-        );
+        let items = list.iter().flat_map(|list| bounded(list, KDAMONDS_MAX));
+        contexts.extend(items.filter_map(|item| read_context(&item, index, own)));
     }
     if contexts.is_empty() {
         kdamonds.wrong("no usable context", "at least one to run");
@@ -77,10 +71,8 @@ fn read_schemes_alone(root: &Cursor) -> Option<Configuration> {
 /// Returns the readable schemes of a list, with their indexes.
 fn read_schemes(list: &Cursor) -> (Vec<usize>, Vec<Scheme>) {
     let items = bounded(list, SCHEMES_MAX);
-    let schemes = items.iter().enumerate();
-    schemes
-        .filter_map(|(index, item)| Some((index, scheme::read(item)?)))
-        .unzip()
+    let read = |(index, item)| Some((index, scheme::read(item)?));
+    items.iter().enumerate().filter_map(read).unzip()
 }
 
 /// Reports schemes that undo each other's work. `list` is the key of the schemes below `cursor`.
@@ -150,11 +142,15 @@ fn read_unsupported(fields: &Fields) {
             "1 byte: addresses here have 64 bits",
         );
     }
-    if let Some(probes) = fields.get("probes")
-        && !probes.list().is_empty()
-    {
-        probes.wrong("probes, which Isotherm does not have", "an empty list");
-    }
+    let empty = |list: Option<Cursor>, found: &str| {
+        if let Some(list) = list
+            && !list.list().is_empty()
+        {
+            list.wrong(found, "an empty list");
+        }
+    };
+    let probes = fields.get("probes");
+    empty(probes, "probes, which Isotherm does not have");
     if let Some(control) = fields.optional("sample_control", Cursor::map) {
         if let Some(primitives) = control.optional("primitives_enabled", Cursor::map) {
             for (key, wanted) in [("page_table", true), ("page_fault", false)] {
@@ -167,25 +163,17 @@ fn read_unsupported(fields: &Fields) {
             }
             primitives.finish();
         }
-        if let Some(filters) = control.get("sample_filters")
-            && !filters.list().is_empty()
-        {
-            filters.wrong(
-                "sample filters, which Isotherm does not have",
-                "an empty list",
-            );
-        }
+        let filters = control.get("sample_filters");
+        empty(filters, "sample filters, which Isotherm does not have");
         control.finish();
     }
 }
 
 fn read_target(cursor: &Cursor, operations: ConfiguredOperations) -> Option<TargetConfig> {
     let fields = cursor.map()?;
-    let pid = fields.need_key("pid").is_some_and(|_| true);
-    let pid = fields
-        .get("pid")
-        .filter(|_| pid)
-        .and_then(|c| c.count(1 << 22));
+    // The key is required; null is a value of it.
+    fields.need_key("pid");
+    let pid = fields.optional("pid", |c| c.count(1 << 22));
     let obsolete = fields.optional("obsolete", Cursor::flag).unwrap_or(false);
     let list = fields.need("regions");
     fields.finish();
@@ -252,21 +240,16 @@ fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
 
 fn read_own(cursor: &Cursor) -> Option<Own> {
     let fields = cursor.map()?;
-    let cpu_budget = fields.optional("cpu_budget", share);
-    let act_budget = fields.optional("act_budget", share);
-    let max_waste = fields.optional("max_waste", share);
-    let max_nr_regions = fields.optional("max_nr_regions", Cursor::count_u32);
-    let method = fields.optional("method", read_method);
-    let guard = fields.optional("guard", read_guard);
+    let own = Own {
+        cpu_budget: fields.optional("cpu_budget", share),
+        act_budget: fields.optional("act_budget", share),
+        max_waste: fields.optional("max_waste", share),
+        max_nr_regions: fields.optional("max_nr_regions", Cursor::count_u32),
+        method: fields.optional("method", read_method),
+        guard: fields.optional("guard", read_guard).unwrap_or_default(),
+    };
     fields.finish();
-    Some(Own {
-        cpu_budget,
-        act_budget,
-        max_waste,
-        method,
-        max_nr_regions,
-        guard: guard.unwrap_or_default(),
-    })
+    Some(own)
 }
 
 fn read_guard(cursor: &Cursor) -> Option<GuardLimits> {

@@ -23,18 +23,17 @@ use isotherm_policy::scheme::{
 };
 
 use crate::cursor::Log;
+use crate::kdamonds::SCHEMES_MAX;
 use crate::model::{Configuration, ContextConfig};
 use crate::problem::{Place, Problem, Severity, nearest, quoted};
 use crate::scheme::unknown_action;
-use crate::unit::{self, Misread, misread};
+use crate::unit::{self, Read, misread};
 use crate::validate;
 
 /// Names of the words, for messages.
 const WORDS: [&str; 7] = [
     "min-size", "max-size", "min-freq", "max-freq", "min-age", "max-age", "action",
 ];
-/// Limit of the schemes: more are a mistake. Each is compared with each.
-const SCHEMES_MAX: usize = 256;
 /// Limit of the nodes, Linux's on x86-64 (`MAX_NUMNODES`).
 const NODES_MAX: u32 = 1024;
 const DESTINATION: &str =
@@ -50,11 +49,7 @@ pub fn scheme_line(text: &str) -> Result<Scheme, Problem> {
         return Err(Problem::error("no scheme", shape()));
     };
     if let Some((index, _)) = lines.next() {
-        let place = place(index, 1);
-        return Err(Problem {
-            place,
-            ..Problem::error("a second line", "one scheme")
-        });
+        return Err(Problem::error("a second line", "one scheme").at(place(index, 1)));
     }
     let scheme = parse(line, index)?;
     match validated(&scheme, index).find(|p| p.severity == Severity::Error) {
@@ -70,10 +65,8 @@ pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
     let lines = text.lines().enumerate().filter(|(_, line)| !is_empty(line));
     for (index, line) in lines {
         if indexes.len() == SCHEMES_MAX {
-            log.add(Problem {
-                place: place(index, 1),
-                ..Problem::error("more schemes", format!("at most {SCHEMES_MAX}"))
-            });
+            let expected = format!("at most {SCHEMES_MAX}");
+            log.add(Problem::error("more schemes", expected).at(place(index, 1)));
             break;
         }
         if log.is_full() {
@@ -90,8 +83,7 @@ pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
     }
     for conflict in validate::conflicts(&context) {
         let place = place(indexes[conflict.second], 1);
-        let problem = conflict.problem(conflict.first);
-        log.add(Problem { place, ..problem });
+        log.add(conflict.problem(conflict.first).at(place));
     }
     if text.lines().all(is_empty) {
         log.add(Problem::error("no scheme", shape()));
@@ -116,24 +108,19 @@ fn without_comment(line: &str) -> &str {
 }
 
 fn validated(scheme: &Scheme, index: usize) -> impl Iterator<Item = Problem> + use<> {
-    validate::faults(scheme)
-        .into_iter()
-        .map(move |(path, problem)| Problem {
-            place: Place {
-                line: Some(index as u32 + 1),
-                column: None,
-                path,
-            },
-            ..problem
-        })
+    let faults = validate::faults(scheme).into_iter();
+    faults.map(move |(path, problem)| {
+        let place = whole_line(index);
+        problem.at(Place { path, ..place })
+    })
 }
 
 fn place(index: usize, column: usize) -> Place {
-    Place {
-        line: Some(index as u32 + 1),
-        column: Some(column as u32),
-        path: String::new(),
-    }
+    Place::at(index as u32 + 1, Some(column as u32))
+}
+
+fn whole_line(index: usize) -> Place {
+    Place::at(index as u32 + 1, None)
 }
 
 /// Words of a line with their columns.
@@ -167,28 +154,19 @@ impl Words {
         }
     }
 
-    fn read<T>(&mut self, read: impl FnOnce(&str) -> Result<T, Misread>) -> Result<T, Problem> {
+    fn read<T>(&mut self, read: impl FnOnce(&str) -> Read<T>) -> Result<T, Problem> {
         let Some((word, column)) = self.all.get(self.next) else {
-            return Err(Problem {
-                place: Place {
-                    line: Some(self.line as u32 + 1),
-                    ..Place::default()
-                },
-                ..Problem::error(format!("{} words", self.all.len()), shape())
-            });
+            let problem = Problem::error(format!("{} words", self.all.len()), shape());
+            return Err(problem.at(whole_line(self.line)));
         };
         self.next += 1;
-        read(word).map_err(|misread| Problem {
-            place: place(self.line, *column),
-            suggestion: misread.suggestion,
-            ..Problem::error(misread.found, misread.expected)
-        })
+        read(word).map_err(|misread| misread.at(place(self.line, *column)))
     }
 
     fn bounds<T: Copy>(
         &mut self,
         ends: (T, T),
-        read: impl Fn(&str) -> Result<T, Misread>,
+        read: impl Fn(&str) -> Read<T>,
     ) -> Result<Bounds<T>, Problem> {
         let end = |word: &str, end| match word {
             "min" => Ok(ends.0),
@@ -236,10 +214,7 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
             let found = format!("{left} words from {} on", quoted(word));
             let expected = "nothing after the action, or a quota (time, size, reset interval; or size, \
                             reset interval), or that and three weights, or that and five words of watermarks";
-            return Err(Problem {
-                place: place(index, *column),
-                ..Problem::error(found, expected)
-            });
+            return Err(Problem::error(found, expected).at(place(index, *column)));
         }
     }
     let has_time = !matches!(words.left(), 2 | 5 | 10);
@@ -269,10 +244,8 @@ fn parse(line: &str, index: usize) -> Result<Scheme, Problem> {
 fn read_action(words: &mut Words) -> Result<Action, Problem> {
     let column = words.all.get(words.next).map_or(1, |(_, column)| *column);
     let word = words.read(|word| Ok(word.to_owned()))?;
-    word.parse().map_err(|()| Problem {
-        place: place(words.line, column),
-        ..unknown_action(&word)
-    })
+    word.parse()
+        .map_err(|()| unknown_action(&word).at(place(words.line, column)))
 }
 
 fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destination>, Problem> {
@@ -281,20 +254,14 @@ fn read_destinations(words: &mut Words, action: Action) -> Result<Vec<Destinatio
         let expected = format!(
             "the node behind it, such as `{action} 1`, or several with their weights, such as `{action} 1:3,2:1`"
         );
-        return Err(Problem {
-            place: Place {
-                line: Some(words.line as u32 + 1),
-                ..Place::default()
-            },
-            ..Problem::error(found, expected)
-        });
+        return Err(Problem::error(found, expected).at(whole_line(words.line)));
     }
     words.read(destinations)
 }
 
 /// Reads `1`, or `1:3,2:1`; the default weight is 1.
-fn destinations(word: &str) -> Result<Vec<Destination>, Misread> {
-    let wrong = |found: String| Misread {
+fn destinations(word: &str) -> Read<Vec<Destination>> {
+    let wrong = |found: String| Problem {
         found,
         ..misread(word, DESTINATION)
     };
@@ -323,7 +290,7 @@ fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
     let is_on = words.read(|word| match word.to_ascii_lowercase().as_str() {
         "none" => Ok(false),
         "free_mem_rate" => Ok(true),
-        _ => Err(Misread {
+        _ => Err(Problem {
             suggestion: nearest(word, &["none", "free_mem_rate"]),
             ..misread(word, "none or free_mem_rate")
         }),
@@ -338,15 +305,15 @@ fn read_watermarks(words: &mut Words) -> Result<Option<Watermarks>, Problem> {
     Ok(is_on.then_some(watermarks))
 }
 
-fn permil(word: &str) -> Result<u32, Misread> {
+fn permil(word: &str) -> Read<u32> {
     let (parts, _) = unit::parts(word, 1000)?;
     u32::try_from(parts).map_err(|_| misread(word, "a number of thousandths"))
 }
 
-fn age_with_unit(word: &str) -> Result<Age, Misread> {
+fn age_with_unit(word: &str) -> Read<Age> {
     let age = unit::age(word)?;
     if age != Age::Time(Nanos(0)) && word.ends_with(is_digit) {
-        return Err(Misread {
+        return Err(Problem {
             suggestion: Some(format!("{word}s")),
             ..misread(word, "a time with its unit")
         });

@@ -14,7 +14,6 @@ const SAMPLES_PER_AGGREGATION: u64 = 20;
 /// Monitoring options of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Monitoring {
-    /// Method of watching.
     pub method: Option<Method>,
     /// Share of one CPU for watching, including the time that it takes from the targets.
     pub cpu_budget: Option<f64>,
@@ -24,9 +23,7 @@ pub struct Monitoring {
     pub aggregation_interval: Option<Nanos>,
     /// Time between two updates of mappings and processes.
     pub update_interval: Option<Nanos>,
-    /// Goal of tuning the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// Minimum and maximum number of regions.
     pub nr_regions: Option<Bounds<u32>>,
     /// With pages: longest time that one scan may stall the target.
     pub max_stall: Option<Nanos>,
@@ -116,7 +113,6 @@ impl Monitoring {
         }
     }
 
-    /// Returns the specification of the monitor.
     pub(crate) fn spec(
         &self,
         seed: u64,

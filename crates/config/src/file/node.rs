@@ -6,7 +6,6 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 /// Limit of the nesting depth. damo's texts reach 10.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Position of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// The node is in no text.
@@ -18,7 +17,6 @@ pub(crate) enum Mark {
     Line(u32, u32),
 }
 
-/// A value with its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) mark: Mark,
@@ -36,7 +34,6 @@ pub(crate) enum Value {
     Map(Vec<Entry>),
 }
 
-/// A key with its position and its value.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -112,7 +109,6 @@ pub(crate) fn map_of<'a>(entries: impl IntoIterator<Item = (&'a str, Node)>) -> 
     Value::Map(entries.into_iter().map(entry).collect()).into()
 }
 
-/// Makes a list.
 pub(crate) fn list(items: impl IntoIterator<Item = Node>) -> Node {
     Value::List(items.into_iter().collect()).into()
 }

@@ -10,17 +10,10 @@ use isotherm_engine::Nanos;
 use isotherm_engine::units::{Decimal, MICROSECOND, UnitError, parse_bytes, parse_time_in};
 use isotherm_policy::scheme::{Age, Frequency};
 
-use crate::problem::quoted;
+use crate::problem::{Problem, quoted};
 
-/// A text that is no such number.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Misread {
-    pub(crate) found: String,
-    pub(crate) expected: &'static str,
-    pub(crate) suggestion: Option<String>,
-}
-
-type Read<T> = Result<T, Misread>;
+/// A value, or the problem of a text that is none; its place is not known here.
+pub(crate) type Read<T> = Result<T, Problem>;
 
 const SIZE: &str = "a size, such as 4096, 4K, 2 MiB or max";
 const TIME: &str = "a time, such as 5 ms, 1 m 30 s or max";
@@ -125,20 +118,20 @@ pub(crate) fn age(text: &str) -> Read<Age> {
     let number = number.filter(|number| Decimal::parse(number).is_some());
     time(number.unwrap_or(text), MICROSECOND)
         .map(Age::Time)
-        .map_err(|misread| Misread {
-            expected: AGE,
+        .map_err(|misread| Problem {
+            expected: AGE.to_owned(),
             ..misread
         })
 }
 
-fn u32_or_end(number: &str, text: &str, expected: &'static str) -> Read<u32> {
+fn u32_or_end(number: &str, text: &str, expected: &str) -> Read<u32> {
     let number = number.trim();
     if number == "max" || Decimal::parse(number).is_some_and(Decimal::is_max) {
         return Ok(u32::MAX);
     }
     count(number, u64::from(u32::MAX))
         .map(|count| count as u32)
-        .map_err(|cause| Misread {
+        .map_err(|cause| Problem {
             found: if cause.found.ends_with(TOO_LARGE) {
                 cause.found
             } else {
@@ -156,7 +149,7 @@ fn strip_percent(text: &str) -> (&str, bool) {
     }
 }
 
-fn misread_by(error: &UnitError, text: &str, expected: &'static str) -> Misread {
+fn misread_by(error: &UnitError, text: &str, expected: &str) -> Problem {
     match error {
         UnitError::TooLarge(..) => too_large(text, expected),
         _ => misread(text, expected),
@@ -164,21 +157,14 @@ fn misread_by(error: &UnitError, text: &str, expected: &'static str) -> Misread 
 }
 
 /// Returns the error of a text that is not as expected.
-pub(crate) fn misread(text: &str, expected: &'static str) -> Misread {
-    Misread {
-        found: quoted(text),
-        expected,
-        suggestion: None,
-    }
+pub(crate) fn misread(text: &str, expected: &str) -> Problem {
+    Problem::error(quoted(text), expected)
 }
 
 const TOO_LARGE: &str = ", which is too large";
 
-fn too_large(text: &str, expected: &'static str) -> Misread {
-    Misread {
-        found: quoted(text) + TOO_LARGE,
-        ..misread(text, expected)
-    }
+fn too_large(text: &str, expected: &str) -> Problem {
+    Problem::error(quoted(text) + TOO_LARGE, expected)
 }
 
 #[cfg(test)]

@@ -44,7 +44,6 @@ struct Open {
     anchor: usize,
     /// Key of the next value in a map.
     key: Option<(String, Mark)>,
-    /// Keys so far in a map.
     keys: std::collections::BTreeSet<String>,
 }
 
@@ -217,16 +216,9 @@ fn mark(line: usize, column: usize) -> Mark {
 }
 
 fn fault(mark: Mark, found: &str, expected: &str) -> Problem {
-    let (line, column) = match mark {
-        Mark::Line(line, column) => (Some(line), Some(column)),
-        _ => (None, None),
-    };
-    Problem {
-        place: Place {
-            line,
-            column,
-            path: String::new(),
-        },
-        ..Problem::error(found, expected)
+    let problem = Problem::error(found, expected);
+    match mark {
+        Mark::Line(line, column) => problem.at(Place::at(line, Some(column))),
+        _ => problem,
     }
 }

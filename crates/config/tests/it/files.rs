@@ -1,8 +1,8 @@
 //! Reading of files that damo and HMSDK write (`fixtures/make.py` runs them), and writing them back.
 
 use isotherm_config::{
-    ConfigFormat, Configuration, ConfiguredOperations, Method, Request, hmsdk_demote,
-    hmsdk_promote, load, preset, scheme_line, to_json, to_yaml,
+    ConfigFormat, Configuration, ConfiguredOperations, Method, Request, load, preset, scheme_line,
+    to_json, to_yaml,
 };
 use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
 use isotherm_policy::scheme::{
@@ -189,18 +189,6 @@ fn every_filter_of_damo_is_read() {
 }
 
 #[test]
-fn hmsdks_file_says_what_its_presets_say() {
-    let configuration = fixture("hmsdk.yaml");
-    let schemes: Vec<_> = configuration
-        .contexts
-        .iter()
-        .map(|c| &c.schemes[0])
-        .collect();
-    assert_eq!(schemes[0], &hmsdk_demote(1, Some("/hmsdk")));
-    assert_eq!(schemes[1], &hmsdk_promote(0, Some("/hmsdk")));
-}
-
-#[test]
 fn published_lines_are_their_presets() {
     // As printed in the DAMON evaluation, and as its first version had it.
     let ethp = [
@@ -283,7 +271,7 @@ fn the_services_sample_can_be_run_and_acts_on_nothing() {
 
 #[test]
 fn damos_older_lines_have_a_quota_without_a_time() {
-    let check = |words: &str, time, weights: [u32; 3], is_watched: bool| {
+    let check = |words: &str, time, weights: Weights, is_watched: bool| {
         let line = format!("4K max 0 0 5s max PAGEOUT {words}");
         let scheme = scheme_line(&line).expect(&line);
         let quota = &scheme.quota;
@@ -294,32 +282,22 @@ fn damos_older_lines_have_a_quota_without_a_time() {
             (500 << 20, ms(1000)),
             "{line}"
         );
-        let given = quota.weights;
-        let given = [
-            given.size_permil,
-            given.nr_accesses_permil,
-            given.age_permil,
-        ];
-        assert_eq!(given, weights, "{line}");
+        assert_eq!(quota.weights, weights, "{line}");
         assert_eq!(scheme.watermarks.is_some(), is_watched, "{line}");
     };
     let watermarks = "FREE_MEM_RATE 5s 500 400 200";
     let default = Weights::default();
-    let default = [
-        default.size_permil,
-        default.nr_accesses_permil,
-        default.age_permil,
-    ];
+    let given = Weights {
+        size_permil: 0,
+        nr_accesses_permil: 3,
+        age_permil: 7,
+    };
     check("500M 1s", 0, default, false);
-    check("500M 1s 0 3 7", 0, [0, 3, 7], false);
-    check(&format!("500M 1s 0 3 7 {watermarks}"), 0, [0, 3, 7], true);
-    check("10ms 500M 1s 0 3 7", 10, [0, 3, 7], false);
-    check(
-        &format!("10ms 500M 1s 0 3 7 {watermarks}"),
-        10,
-        [0, 3, 7],
-        true,
-    );
+    check("500M 1s 0 3 7", 0, given, false);
+    check(&format!("500M 1s 0 3 7 {watermarks}"), 0, given, true);
+    check("10ms 500M 1s 0 3 7", 10, given, false);
+    let all = format!("10ms 500M 1s 0 3 7 {watermarks}");
+    check(&all, 10, given, true);
 }
 
 #[test]

@@ -29,6 +29,20 @@ fn pid(pid: u32) -> TargetSpec {
     }
 }
 
+fn acting(acting: ActingRequest) -> Request {
+    Request {
+        acting,
+        ..Request::default()
+    }
+}
+
+fn preset(name: &str) -> ActingRequest {
+    ActingRequest {
+        presets: vec![name.into()],
+        ..ActingRequest::default()
+    }
+}
+
 fn budgets(spec: &SessionSpec) -> Vec<Option<f64>> {
     let contexts = spec.contexts.iter();
     contexts
@@ -76,10 +90,6 @@ fn each_context_has_its_targets_and_its_own_part_of_the_budget() {
 
 #[test]
 fn what_could_be_meant_for_any_of_several_contexts_is_refused() {
-    let acting = |acting| Request {
-        acting,
-        ..Request::default()
-    };
     let targets = |targets| Request {
         targets: Some(targets),
         ..Request::default()
@@ -88,13 +98,7 @@ fn what_could_be_meant_for_any_of_several_contexts_is_refused() {
     for (request, flag) in [
         (targets(pid(9)), "--pid"),
         (targets(TargetSpec::all_physical()), "--physical"),
-        (
-            acting(ActingRequest {
-                presets: vec!["prcl".into()],
-                ..ActingRequest::default()
-            }),
-            "--preset",
-        ),
+        (acting(preset("prcl")), "--preset"),
         (
             acting(ActingRequest {
                 progress_command: Some("x".into()),
@@ -174,12 +178,9 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
 
 #[test]
 fn there_is_a_guard_unless_it_is_refused() {
-    let limits = |acting: ActingRequest| {
-        let request = Request {
-            acting,
-            ..Request::default()
-        };
-        let spec = request.act(&file(&[(1, false, "")]), None).expect("fine");
+    let limits = |request: ActingRequest| {
+        let spec = acting(request).act(&file(&[(1, false, "")]), None);
+        let spec = spec.expect("fine");
         let acting = spec.contexts[0].acting.clone().expect("it acts");
         (acting.limits, acting.act_budget)
     };
@@ -210,14 +211,11 @@ fn there_is_a_guard_unless_it_is_refused() {
 #[test]
 fn huge_pages_may_waste_a_tenth_unless_more_or_less_is_said() {
     let max_waste = |said: Option<f64>, no_guard, own: &str| {
-        let request = Request {
-            acting: ActingRequest {
-                max_waste: said,
-                no_guard,
-                ..ActingRequest::default()
-            },
-            ..Request::default()
-        };
+        let request = acting(ActingRequest {
+            max_waste: said,
+            no_guard,
+            ..ActingRequest::default()
+        });
         let spec = request.act(&file(&[(1, false, own)]), None).expect("fine");
         spec.contexts[0].acting.as_ref().and_then(|a| a.max_waste)
     };
@@ -230,11 +228,7 @@ fn huge_pages_may_waste_a_tenth_unless_more_or_less_is_said() {
 fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
     let request = |targets| Request {
         targets,
-        acting: ActingRequest {
-            presets: vec!["pprcl".into()],
-            ..ActingRequest::default()
-        },
-        ..Request::default()
+        ..acting(preset("pprcl"))
     };
     let spec = request(None).act(&[], None).expect("fine");
     assert!(spec.contexts[0].targets.is_physical());
@@ -273,14 +267,12 @@ fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
 
 #[test]
 fn a_goal_is_for_paging_out() {
-    let request = |preset: &str| Request {
+    let request = |name: &str| Request {
         targets: Some(pid(4)),
-        acting: ActingRequest {
-            presets: vec![preset.into()],
+        ..acting(ActingRequest {
             goal: Some(MemoryGoal::Save(1 << 30)),
-            ..ActingRequest::default()
-        },
-        ..Request::default()
+            ..preset(name)
+        })
     };
     let spec = request("prcl").act(&[], None).expect("fine");
     let acting = spec.contexts[0].acting.as_ref().expect("it acts");

@@ -13,7 +13,6 @@ use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 /// DAMON's threshold: a change of less than this part of the maximum does not count.
 const THRESHOLD: f32 = 0.1;
 
-/// A region of a target's previous snapshot.
 struct Known {
     range: AddressRange,
     rate: Option<f32>,
@@ -21,7 +20,6 @@ struct Known {
     age_ns: Nanos,
 }
 
-/// The ages so far.
 #[derive(Default)]
 pub(super) struct Ages {
     before: BTreeMap<TargetId, Vec<Known>>,

@@ -28,7 +28,6 @@ pub(crate) struct Collected<'a> {
 /// The largest number of lists of snapshots: damo has one for each target and pair of intervals.
 const MAX_LISTS: u32 = 1 << 20;
 
-/// A list of snapshots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     number: u32,
@@ -41,7 +40,6 @@ struct Target {
     first_start: Option<Nanos>,
     /// Length of a snapshot, where only the ends of snapshots are known.
     interval: Option<Nanos>,
-    /// Whether some of its regions have ages.
     has_ages: bool,
     /// The intervals in the file, by their number of access checks; 0 where the file lacks them.
     said: BTreeMap<u32, Option<SaidIntervals>>,
@@ -104,7 +102,6 @@ impl<'a> Collected<'a> {
         });
     }
 
-    /// Marks a list's regions as having ages.
     pub(crate) fn set_has_ages(&mut self, list: List) {
         self.targets[list.target.0 as usize].has_ages = true;
     }

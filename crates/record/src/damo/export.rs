@@ -9,7 +9,7 @@
 //! [`import`](super::import()) reads it back, since intervals in microseconds do not always give it exactly.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
@@ -30,10 +30,7 @@ pub fn export_json<R: Read, W: Write>(
     folder: &Path,
     output: W,
 ) -> Result<Conversion, ConvertError> {
-    let scratch = |source| ConvertError::Scratch {
-        folder: folder.display().to_string(),
-        source,
-    };
+    let scratch = |source| ConvertError::scratch(folder, source);
     let mut conversion = Conversion::default();
     let mut pieces = BufWriter::new(tempfile::tempfile_in(folder).map_err(scratch)?);
     let mut lists: BTreeMap<Key, List> = BTreeMap::new();
@@ -135,13 +132,11 @@ fn push_snapshot(out: &mut String, snapshot: &Snapshot, conversion: &mut Convers
             out,
             "{{\"start\": \"{}\", \"end\": \"{}\", \
              \"nr_accesses\": {{\"samples\": {samples}, \"percent\": {percent}}}, \
-             \"age\": {{\"usec\": \"",
-            region.range.start, region.range.end,
-        );
-        push_micros(out, region.age_ns);
-        let _ = write!(
-            out,
-            "\", \"aggr_intervals\": \"{}\"}}, \"probe_hits\": [], \"sz_filter_passed\": \"0\"}}",
+             \"age\": {{\"usec\": \"{}\", \"aggr_intervals\": \"{}\"}}, \
+             \"probe_hits\": [], \"sz_filter_passed\": \"0\"}}",
+            region.range.start,
+            region.range.end,
+            Micros(region.age_ns),
             region.age
         );
     }
@@ -151,12 +146,16 @@ fn push_snapshot(out: &mut String, snapshot: &Snapshot, conversion: &mut Convers
     );
 }
 
-/// Formats microseconds, with a fraction where there is one.
-fn push_micros(out: &mut String, time: Nanos) {
-    let (whole, rest) = (time.0 / 1000, time.0 % 1000);
-    let _ = write!(out, "{whole}");
-    if rest > 0 {
-        let _ = write!(out, ".{rest:03}");
+/// Microseconds, with a fraction where there is one.
+struct Micros(Nanos);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Nanos(nanos) = self.0;
+        match nanos % 1000 {
+            0 => write!(f, "{}", nanos / 1000),
+            rest => write!(f, "{}.{rest:03}", nanos / 1000),
+        }
     }
 }
 
@@ -234,21 +233,15 @@ fn head(header: &Header, target: u32, nr_samples: u32, aggregation: Nanos) -> St
     )
 }
 
-fn micros(time: Nanos) -> String {
-    let mut text = String::new();
-    push_micros(&mut text, time);
-    text
-}
-
 /// Formats intervals as damo wrote them.
 fn said_intervals(said: &SaidIntervals) -> String {
     let goal = said.goal.as_ref();
     let goal = goal.map(|goal| format!(", \"intervals_goal\": {goal}"));
     format!(
         "{{\"sample_us\": \"{}\", \"aggr_us\": \"{}\", \"ops_update_us\": \"{}\"{}}}",
-        micros(said.intervals.sample),
-        micros(said.intervals.aggregation),
-        micros(said.intervals.update),
+        Micros(said.intervals.sample),
+        Micros(said.intervals.aggregation),
+        Micros(said.intervals.update),
         goal.unwrap_or_default(),
     )
 }

@@ -262,13 +262,10 @@ fn take(
         None => last_end.unwrap_or(end),
     };
     collected.left_out("scheme statistics", u64::from(damo.damos_stats.is_some()));
-    let scale = Scale {
-        nr_samples: damo
-            .nr_samples
-            .or_else(|| intervals?.nr_samples())
-            .unwrap_or(0),
-        interval: intervals.map_or(end.since(start), |i| i.aggregation),
-    };
+    // 0 where it is unknown.
+    let nr_samples = damo.nr_samples.or_else(|| intervals?.nr_samples());
+    let nr_samples = nr_samples.unwrap_or(0);
+    let interval = intervals.map_or(end.since(start), |i| i.aggregation);
     let nr_regions = damo.regions.len();
     let mut regions = Vec::with_capacity(nr_regions);
     let mut has_ages = false;
@@ -280,7 +277,7 @@ fn take(
         let passed = region.sz_filter_passed.is_some_and(|passed| passed.0 > 0);
         collected.left_out("sizes that passed filters", u64::from(passed));
         has_ages |= region.age.as_ref().is_some_and(DamoAge::is_known);
-        regions.extend(scale.region(&region)?);
+        regions.extend(region_of(&region, nr_samples, interval)?);
     }
     if has_ages {
         collected.set_has_ages(list);
@@ -293,67 +290,61 @@ fn take(
         target: list.target,
         start,
         end,
-        nr_samples: scale.nr_samples,
+        nr_samples,
         regions,
         ..Snapshot::default()
     };
     collected.push(list, snapshot)
 }
 
-/// The conversion between counts and ages of one snapshot.
-struct Scale {
-    /// Number of checks; 0 where it is unknown.
+/// Converts a region, unless it is damo's mark of an empty snapshot. `nr_samples` of 0 is unknown.
+fn region_of(
+    damo: &DamoRegion,
     nr_samples: u32,
     interval: Nanos,
-}
-
-impl Scale {
-    /// Converts a region, unless it is damo's mark of an empty snapshot.
-    fn region(&self, damo: &DamoRegion) -> Result<Option<RegionSnapshot>, ConvertError> {
-        let accesses = damo.nr_accesses.as_ref();
-        let samples = accesses.and_then(|a| a.samples).map(|n| n.0);
-        let (start, end) = (damo.start.0, damo.end.0);
-        if start == 0 && end == 0 && samples.is_some_and(|n| n < 0.0) {
-            return Ok(None);
-        }
-        let Some(range) = AddressRange::checked(start, end) else {
-            return Err(ConvertError::Impossible(format!(
-                "a region that starts at {start} and ends at {end}"
-            )));
-        };
-        let nr_samples = if self.nr_samples > 0 {
-            self.nr_samples
-        } else {
-            DEFAULT_NR_SAMPLES
-        };
-        let percent = accesses.and_then(|a| a.percent).map(|n| n.0);
-        let nr_accesses = samples.or(percent.map(|p| p / 100.0 * f64::from(nr_samples)));
-        if nr_accesses.is_some_and(|n| !(0.0..=1e9).contains(&n)) {
-            return Err(ConvertError::Impossible(format!(
-                "a region with {} accesses at {start}",
-                nr_accesses.unwrap_or_default()
-            )));
-        }
-        let age = damo.age.as_ref();
-        let count = age.and_then(|age| age.aggr_intervals).map(|n| n.0);
-        let time = age.and_then(|age| age.usec).map(|us| us.0);
-        let interval = self.interval.0.max(1);
-        Ok(Some(RegionSnapshot {
-            range,
-            nr_accesses: nr_accesses.map(|n| n as f32),
-            age: match (count, time) {
-                (Some(count), _) => count as u32,
-                (None, Some(time)) => u32::try_from(time / interval).unwrap_or(u32::MAX),
-                (None, None) => 0,
-            },
-            age_ns: match (time, count) {
-                (Some(time), _) => Nanos(time),
-                (None, Some(count)) => Nanos((count as u64).saturating_mul(self.interval.0)),
-                (None, None) => Nanos(0),
-            },
-            memory: None,
-        }))
+) -> Result<Option<RegionSnapshot>, ConvertError> {
+    let accesses = damo.nr_accesses.as_ref();
+    let samples = accesses.and_then(|a| a.samples).map(|n| n.0);
+    let (start, end) = (damo.start.0, damo.end.0);
+    if start == 0 && end == 0 && samples.is_some_and(|n| n < 0.0) {
+        return Ok(None);
     }
+    let Some(range) = AddressRange::checked(start, end) else {
+        return Err(ConvertError::Impossible(format!(
+            "a region that starts at {start} and ends at {end}"
+        )));
+    };
+    let nr_samples = if nr_samples > 0 {
+        nr_samples
+    } else {
+        DEFAULT_NR_SAMPLES
+    };
+    let percent = accesses.and_then(|a| a.percent).map(|n| n.0);
+    let nr_accesses = samples.or(percent.map(|p| p / 100.0 * f64::from(nr_samples)));
+    if nr_accesses.is_some_and(|n| !(0.0..=1e9).contains(&n)) {
+        return Err(ConvertError::Impossible(format!(
+            "a region with {} accesses at {start}",
+            nr_accesses.unwrap_or_default()
+        )));
+    }
+    let age = damo.age.as_ref();
+    let count = age.and_then(|age| age.aggr_intervals).map(|n| n.0);
+    let time = age.and_then(|age| age.usec).map(|us| us.0);
+    Ok(Some(RegionSnapshot {
+        range,
+        nr_accesses: nr_accesses.map(|n| n as f32),
+        age: match (count, time) {
+            (Some(count), _) => count as u32,
+            (None, Some(time)) => u32::try_from(time / interval.0.max(1)).unwrap_or(u32::MAX),
+            (None, None) => 0,
+        },
+        age_ns: match (time, count) {
+            (Some(time), _) => Nanos(time),
+            (None, Some(count)) => Nanos((count as u64).saturating_mul(interval.0)),
+            (None, None) => Nanos(0),
+        },
+        memory: None,
+    }))
 }
 
 fn bounded_regions<'de, D: Deserializer<'de>>(

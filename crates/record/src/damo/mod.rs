@@ -13,7 +13,6 @@
 mod ages;
 mod collected;
 mod export;
-mod guard;
 mod import;
 mod json;
 mod perf_script;

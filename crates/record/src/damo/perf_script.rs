@@ -38,7 +38,11 @@ pub(crate) fn read(input: impl BufRead, collected: &mut Collected<'_>) -> Result
         has_ages: false,
         targets: HashMap::new(),
     };
-    let mut lines = Lines::new(input);
+    let mut lines = Lines {
+        input,
+        line: Vec::new(),
+        number: 0,
+    };
     while let Some(line) = lines.next()? {
         let is_open = !line.ends_with('\n');
         let Some(event) = Event::parse(line) else {
@@ -48,7 +52,7 @@ pub(crate) fn read(input: impl BufRead, collected: &mut Collected<'_>) -> Result
         match event {
             // Ages are printed for all regions, or for none.
             Ok(event) if is_open && !event.has_age && trace.has_ages => trace.lose_last_line(),
-            Ok(event) => trace.take(&event).map_err(|failure| failure.at(number))?,
+            Ok(event) => trace.take(&event, number)?,
             Err(_) if is_open && trace.event.is_some() => trace.lose_last_line(),
             Err(reason) => return Err(lines.error(reason)),
         }
@@ -64,14 +68,6 @@ struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    fn new(input: R) -> Self {
-        Self {
-            input,
-            line: Vec::new(),
-            number: 0,
-        }
-    }
-
     fn next(&mut self) -> Result<Option<&str>, ConvertError> {
         self.line.clear();
         self.number += 1;
@@ -100,7 +96,6 @@ enum Kind {
     BeforeApply,
 }
 
-/// One line.
 #[derive(Debug)]
 struct Event {
     kind: Kind,
@@ -187,33 +182,11 @@ impl Event {
     }
 }
 
-/// The reason why a line was refused: the line's own fault, or another one.
-enum Failure {
-    Line(String),
-    Other(ConvertError),
-}
-
-impl Failure {
-    fn at(self, line: u64) -> ConvertError {
-        match self {
-            Self::Line(reason) => ConvertError::Trace { line, reason },
-            Self::Other(error) => error,
-        }
-    }
-}
-
-impl From<ConvertError> for Failure {
-    fn from(error: ConvertError) -> Self {
-        Self::Other(error)
-    }
-}
-
 /// The snapshots under construction.
 struct Trace<'c, 'f> {
     collected: &'c mut Collected<'f>,
     /// The kind of event that counts, the first one. A trace may hold both kinds, with the same data twice.
     event: Option<Kind>,
-    /// Whether some region had an age.
     has_ages: bool,
     targets: HashMap<u64, Assembly>,
 }
@@ -232,7 +205,8 @@ struct Assembly {
 }
 
 impl Trace<'_, '_> {
-    fn take(&mut self, event: &Event) -> Result<(), Failure> {
+    /// Takes the event of a line by its number.
+    fn take(&mut self, event: &Event, line: u64) -> Result<(), ConvertError> {
         if *self.event.get_or_insert(event.kind) != event.kind {
             self.collected.left_out("lines of another event", 1);
             return Ok(());
@@ -249,7 +223,8 @@ impl Trace<'_, '_> {
             }
         };
         if event.time < assembly.latest {
-            return Err(Failure::Line("is earlier than the one before".to_string()));
+            let reason = "is earlier than the one before".to_string();
+            return Err(ConvertError::Trace { line, reason });
         }
         if event.has_age {
             self.has_ages = true;

@@ -16,7 +16,6 @@ use crate::convert::{ConvertError, DEFAULT_NR_SAMPLES};
 use crate::item::Item;
 use crate::writer::Writer;
 
-/// Snapshots on disk.
 pub(crate) struct Spool<'a> {
     folder: &'a Path,
     file: Option<BufWriter<File>>,
@@ -56,7 +55,7 @@ impl<'a> Spool<'a> {
             offset: self.length,
         });
         let written = self.write(snapshot);
-        self.length += written.map_err(|source| scratch(self.folder, source))?;
+        self.length += written.map_err(|source| ConvertError::scratch(self.folder, source))?;
         Ok(())
     }
 
@@ -88,7 +87,7 @@ impl<'a> Spool<'a> {
             return Ok(());
         };
         let file = file.into_inner().map_err(io::IntoInnerError::into_error);
-        let again = |source| scratch(self.folder, source);
+        let again = |source| ConvertError::scratch(self.folder, source);
         let mut file = BufReader::new(file.map_err(again)?);
         file.rewind().map_err(again)?;
         self.places.sort_unstable();
@@ -106,18 +105,10 @@ impl<'a> Spool<'a> {
     }
 }
 
-fn scratch(folder: &Path, source: io::Error) -> ConvertError {
-    ConvertError::Scratch {
-        folder: folder.display().to_string(),
-        source,
-    }
-}
-
 /// Bytes of a snapshot without regions, and of a region.
 const HEAD_BYTES: usize = 28;
 const REGION_BYTES: usize = 33;
 
-/// Encodes damo's data of a snapshot.
 fn encode(snapshot: &Snapshot) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + snapshot.regions.len() * REGION_BYTES);
     bytes.extend(snapshot.target.0.to_le_bytes());

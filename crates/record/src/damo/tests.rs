@@ -37,21 +37,29 @@ fn take_trace(text: &str) -> Result<Read, ConvertError> {
     take(Source::PerfScript(text.as_bytes()))
 }
 
-fn exported(items: &[Item]) -> (String, Conversion) {
-    let record = write(&header(), items);
-    let mut reader = Reader::open(&record[..]).expect("readable");
+/// Returns damo's JSON of a record.
+fn export(record: &[u8]) -> (String, Conversion) {
+    let mut reader = Reader::open(record).expect("readable");
     let mut json = Vec::new();
     let conversion =
         export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("memory takes all");
     (String::from_utf8(json).expect("text"), conversion)
 }
 
-/// Returns what a record is as JSON.
+fn exported(items: &[Item]) -> (String, Conversion) {
+    export(&write(&header(), items))
+}
+
 fn json_of(record: &[u8]) -> Value {
-    let mut reader = Reader::open(record).expect("readable");
-    let mut json = Vec::new();
-    export_json(&mut reader, &std::env::temp_dir(), &mut json).expect("writes");
-    serde_json::from_slice(&json).expect("is JSON")
+    serde_json::from_str(&export(record).0).expect("is JSON")
+}
+
+/// Converts damo's JSON to a record.
+fn imported(text: &str) -> (Vec<u8>, Conversion) {
+    let mut record = Vec::new();
+    let source = Source::Json(text.as_bytes());
+    let conversion = import(source, &std::env::temp_dir(), &mut record).expect("reads");
+    (record, conversion)
 }
 
 /// Returns the items without blocks, because pages listed one by one make hundreds of regions.
@@ -128,9 +136,7 @@ fn what_damo_said_of_a_record_goes_back_to_it() {
         {"start": "4,096", "end": "8,192", "nr_accesses": {"samples": 3, "percent": null},
          "age": {"usec": null, "aggr_intervals": "2"}, "probe_hits": [1, 2], "sz_filter_passed": "4 KiB"}],
         "total_bytes": "4096", "damos_stats": {"nr_tried": 1}, "sample_interval_us": null}]}]"#;
-    let mut record = Vec::new();
-    let source = Source::Json(text.as_bytes());
-    let conversion = import(source, &std::env::temp_dir(), &mut record).expect("reads");
+    let (record, conversion) = imported(text);
     let left_out = &conversion.left_out.others;
     assert_eq!(left_out["scheme filters"], 1);
     assert_eq!(left_out["scheme statistics"], 1);
@@ -155,10 +161,7 @@ fn intervals_go_back_as_they_were_said() {
             "end_time": "2000000000", "regions": [{{"start": "4096", "end": "8192",
             "nr_accesses": {{"samples": 3}}, "age": {{"usec": "0", "aggr_intervals": "2"}}}}]}}]}}]"#
         );
-        let mut record = Vec::new();
-        let source = Source::Json(text.as_bytes());
-        import(source, &std::env::temp_dir(), &mut record).expect("reads");
-        json_of(&record)[0]["intervals"].clone()
+        json_of(&imported(&text).0)[0]["intervals"].clone()
     };
     let goal =
         json!({"access_bp": "4 %", "aggrs": "3", "min_sample_us": "5 ms", "max_sample_us": "10 s"});

@@ -1,16 +1,62 @@
-//! Snapshots converted to rows, column by column, for all writers of tables.
+//! The columns of a record's rows: each declares its name and type by its values. All writers of tables convert
+//! snapshots to rows here.
 
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, BooleanArray, FixedSizeBinaryArray, Float32Array, TimestampNanosecondArray,
+    Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Float32Array, TimestampNanosecondArray,
     UInt32Array, UInt64Array,
 };
 use arrow_buffer::Buffer;
+use arrow_schema::Field;
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 
-use crate::pages::{PageSnapshot, push_bits};
-use crate::schema::Kind;
+use crate::item::Header;
+use crate::pages::{GRANULARITY, GRANULARITY_PAGE, PageSnapshot, push_bits};
+
+/// Columns of the memory at a region's addresses, in bytes; all null where the source cannot tell.
+pub(crate) const MEMORY_COLUMNS: [&str; 4] = ["resident", "touched", "unknown", "swapped"];
+
+/// A column, declared by its values.
+pub(crate) type Column = (Field, ArrayRef);
+
+pub(crate) fn column(name: &str, is_nullable: bool, values: impl Array + 'static) -> Column {
+    let field = Field::new(name, values.data_type().clone(), is_nullable);
+    (field, Arc::new(values))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Regions,
+    /// Regions of version 1: addresses alone. They are only read.
+    BareRegions,
+    Pages,
+}
+
+impl Kind {
+    pub(crate) fn of(header: &Header) -> Self {
+        if header.settings.get(GRANULARITY).map(String::as_str) == Some(GRANULARITY_PAGE) {
+            Self::Pages
+        } else {
+            Self::Regions
+        }
+    }
+
+    /// Returns the bytes of one decoded row.
+    pub(crate) fn row_bytes(self) -> usize {
+        match self {
+            Self::BareRegions => 57,
+            // The memory columns have 8 bytes and a validity bit each.
+            Self::Regions => 57 + 4 * 9,
+            Self::Pages => 229,
+        }
+    }
+
+    pub(crate) fn fields(self) -> Vec<Field> {
+        let columns = Columns::default().into_columns(self).into_iter();
+        columns.map(|(field, _)| field).collect()
+    }
+}
 
 /// Rows to be written, by column. The columns of the other kind of record stay empty.
 #[derive(Default)]
@@ -34,20 +80,14 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.snapshot.len()
     }
 
     /// Adds a row for each region of snapshot `number`.
     pub(crate) fn push_snapshot(&mut self, number: u32, snapshot: &Snapshot) {
-        self.push_common(
-            number,
-            snapshot.target,
-            snapshot.start,
-            snapshot.end,
-            snapshot.regions.len(),
-        );
+        let common = (snapshot.target, snapshot.start, snapshot.end);
+        self.push_common(number, common, snapshot.regions.len());
         self.nr_samples
             .resize(self.snapshot.len(), snapshot.nr_samples);
         for region in &snapshot.regions {
@@ -57,27 +97,17 @@ impl Columns {
             self.age.push(region.age);
             self.age_ns.push(region.age_ns.0);
             let memory = region.memory;
-            let parts = [
-                memory.map(|m| m.resident),
-                memory.map(|m| m.touched),
-                memory.map(|m| m.unknown),
-                memory.map(|m| m.swapped),
-            ];
-            for (column, part) in self.memory.iter_mut().zip(parts) {
-                column.push(part);
+            let parts = memory.map(|m| [m.resident, m.touched, m.unknown, m.swapped]);
+            for (index, column) in self.memory.iter_mut().enumerate() {
+                column.push(parts.map(|parts| parts[index]));
             }
         }
     }
 
     /// Adds a row for each block of snapshot `number`.
     pub(crate) fn push_pages(&mut self, number: u32, pages: &PageSnapshot) {
-        self.push_common(
-            number,
-            pages.target,
-            pages.start,
-            pages.end,
-            pages.blocks.len(),
-        );
+        let common = (pages.target, pages.start, pages.end);
+        self.push_common(number, common, pages.blocks.len());
         for block in &pages.blocks {
             self.start.push(block.block);
             self.huge.push(block.huge);
@@ -87,12 +117,11 @@ impl Columns {
         }
     }
 
+    /// Adds `count` rows of the target, start and end of a snapshot.
     fn push_common(
         &mut self,
         number: u32,
-        target: TargetId,
-        start: Nanos,
-        end: Nanos,
+        (target, start, end): (TargetId, Nanos, Nanos),
         count: usize,
     ) {
         let rows = self.snapshot.len() + count;
@@ -103,43 +132,48 @@ impl Columns {
         self.target.resize(rows, target.0);
     }
 
-    /// Returns the columns of the record's schema.
     pub(crate) fn into_arrays(self, kind: Kind) -> Vec<ArrayRef> {
-        let time = |times: Vec<i64>| {
-            Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC")) as ArrayRef
+        let columns = self.into_columns(kind).into_iter();
+        columns.map(|(_, values)| values).collect()
+    }
+
+    pub(crate) fn into_columns(self, kind: Kind) -> Vec<Column> {
+        let time = |name: &str, times: Vec<i64>| {
+            let times = TimestampNanosecondArray::from(times).with_timezone("UTC");
+            column(name, false, times)
         };
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from(self.snapshot)),
-            time(self.start_time),
-            time(self.end_time),
-            Arc::new(UInt32Array::from(self.target)),
-            Arc::new(UInt64Array::from(self.start)),
+        let bitmaps = |name: &str, bytes: Vec<u8>| {
+            let bitmaps = FixedSizeBinaryArray::try_new(64, Buffer::from_vec(bytes), None)
+                .expect("64 bytes were pushed for each row");
+            column(name, false, bitmaps)
+        };
+        let mut columns = vec![
+            column("snapshot", false, UInt32Array::from(self.snapshot)),
+            time("start_time", self.start_time),
+            time("end_time", self.end_time),
+            column("target", false, UInt32Array::from(self.target)),
         ];
-        let bitmaps = |bytes: Vec<u8>| {
-            Arc::new(
-                FixedSizeBinaryArray::try_new(64, Buffer::from_vec(bytes), None)
-                    .expect("64 bytes were pushed for each row"),
-            ) as ArrayRef
-        };
-        match kind {
-            Kind::Regions | Kind::BareRegions => {
-                columns.push(Arc::new(UInt64Array::from(self.end)));
-                columns.push(Arc::new(Float32Array::from(self.nr_accesses)));
-                columns.push(Arc::new(UInt32Array::from(self.nr_samples)));
-                columns.push(Arc::new(UInt32Array::from(self.age)));
-                columns.push(Arc::new(UInt64Array::from(self.age_ns)));
-                if kind == Kind::Regions {
-                    let memory = self.memory.into_iter();
-                    columns
-                        .extend(memory.map(|part| Arc::new(UInt64Array::from(part)) as ArrayRef));
-                }
-            }
-            Kind::Pages => {
-                columns.push(Arc::new(BooleanArray::from(self.huge)));
-                columns.push(bitmaps(self.present));
-                columns.push(bitmaps(self.accessed));
-                columns.push(bitmaps(self.unknown));
-            }
+        if kind == Kind::Pages {
+            columns.extend([
+                column("block", false, UInt64Array::from(self.start)),
+                column("huge", false, BooleanArray::from(self.huge)),
+                bitmaps("present", self.present),
+                bitmaps("accessed", self.accessed),
+                bitmaps("unknown", self.unknown),
+            ]);
+            return columns;
+        }
+        columns.extend([
+            column("start", false, UInt64Array::from(self.start)),
+            column("end", false, UInt64Array::from(self.end)),
+            column("nr_accesses", true, Float32Array::from(self.nr_accesses)),
+            column("nr_samples", false, UInt32Array::from(self.nr_samples)),
+            column("age", false, UInt32Array::from(self.age)),
+            column("age_ns", false, UInt64Array::from(self.age_ns)),
+        ]);
+        if kind == Kind::Regions {
+            let memory = MEMORY_COLUMNS.into_iter().zip(self.memory);
+            columns.extend(memory.map(|(name, part)| column(name, true, UInt64Array::from(part))));
         }
         columns
     }

@@ -11,7 +11,7 @@
 //! Limits: no length is believed before the bytes are read: buffers grow with the input, up to [`MAX_METADATA`] and
 //! [`MAX_BODY`].
 
-use std::io::{self, Read};
+use std::io::Read;
 
 use arrow_buffer::Buffer;
 use arrow_ipc::writer::EncodedData;
@@ -31,19 +31,15 @@ pub(crate) const MAX_METADATA: u64 = 64 << 20;
 pub(crate) const MAX_BODY: u64 = 256 << 20;
 /// The marker before each message, and with a length of 0 at the end of the stream.
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// The end of the stream.
 pub(crate) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 /// The read step while a body grows: its claimed length is not allocated ahead.
 const READ_STEP: u64 = 4 << 20;
 
-/// One message of the file.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// Offset of the message in the file.
     pub(crate) offset: u64,
-    /// The flatbuffer.
     pub(crate) metadata: Vec<u8>,
-    /// The body behind the metadata.
     pub(crate) body: Buffer,
 }
 
@@ -64,8 +60,8 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     input: R,
-    /// Bytes consumed so far.
-    offset: u64,
+    /// Number of bytes consumed so far.
+    pub(crate) offset: u64,
 }
 
 impl<R: Read> FrameReader<R> {
@@ -73,12 +69,6 @@ impl<R: Read> FrameReader<R> {
         Self { input, offset: 0 }
     }
 
-    /// Returns the number of bytes consumed so far.
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Reads the next message.
     pub(crate) fn next(&mut self) -> Result<Next, RecordError> {
         let offset = self.offset;
         let cut = |reader: &Self| Next::Cut {
@@ -91,22 +81,18 @@ impl<R: Read> FrameReader<R> {
         }
         if prefix == END_OF_STREAM {
             // Without this check, damage to a length could pass for the end.
-            return if self.read_up_to(1)?.is_empty() {
-                Ok(Next::End)
-            } else {
-                Err(RecordError::corrupt(
-                    offset,
-                    "is the end mark, but bytes follow it",
-                ))
-            };
+            if !self.read_up_to(1)?.is_empty() {
+                let reason = "is the end mark, but bytes follow it";
+                return Err(RecordError::corrupt(offset, reason));
+            }
+            return Ok(Next::End);
         }
         if prefix == [0; 8] {
             // A power failure leaves zeros where a file had grown before its data was written.
-            return if self.only_zeros_follow()? {
-                Ok(cut(self))
-            } else {
-                Err(RecordError::corrupt(offset, "is a hole of zeros"))
-            };
+            if !self.only_zeros_follow()? {
+                return Err(RecordError::corrupt(offset, "is a hole of zeros"));
+            }
+            return Ok(cut(self));
         }
         if prefix[..4] != CONTINUATION {
             return Err(RecordError::corrupt(offset, "does not begin as one"));
@@ -117,9 +103,7 @@ impl<R: Read> FrameReader<R> {
         if (metadata.len() as u64) < length {
             return Ok(cut(self));
         }
-        let message = root_as_message(&metadata).map_err(|error| {
-            RecordError::corrupt(offset, format!("has metadata that does not parse: {error}"))
-        })?;
+        let message = parsed(offset, &metadata)?;
         let length = u64::try_from(message.bodyLength())
             .map_err(|_| RecordError::corrupt(offset, "has a body of negative length"))?;
         let length = checked(offset, "body", length, MAX_BODY)?;
@@ -138,9 +122,10 @@ impl<R: Read> FrameReader<R> {
         let mut bytes = Vec::with_capacity(length.min(READ_STEP) as usize);
         let read = (&mut self.input).take(length).read_to_end(&mut bytes);
         self.offset += bytes.len() as u64;
+        let offset = self.offset;
         match read {
             Ok(_) => Ok(bytes),
-            Err(source) => Err(self.unreadable(source)),
+            Err(source) => Err(RecordError::Read { offset, source }),
         }
     }
 
@@ -153,13 +138,6 @@ impl<R: Read> FrameReader<R> {
             if chunk.is_empty() {
                 return Ok(true);
             }
-        }
-    }
-
-    fn unreadable(&self, source: io::Error) -> RecordError {
-        RecordError::Read {
-            offset: self.offset,
-            source,
         }
     }
 }
@@ -176,20 +154,16 @@ fn checked(offset: u64, what: &'static str, claimed: u64, limit: u64) -> Result<
     Ok(claimed)
 }
 
+fn parsed(offset: u64, metadata: &[u8]) -> Result<Message<'_>, RecordError> {
+    root_as_message(metadata).map_err(|error| {
+        RecordError::corrupt(offset, format!("has metadata that does not parse: {error}"))
+    })
+}
+
 impl Frame {
     /// Returns the flatbuffer, which [`FrameReader::next`] has verified already.
     pub(crate) fn message(&self) -> Result<Message<'_>, RecordError> {
-        root_as_message(&self.metadata).map_err(|error| {
-            RecordError::corrupt(
-                self.offset,
-                format!("has metadata that does not parse: {error}"),
-            )
-        })
-    }
-
-    /// Returns the items' JSON, if the message carries any.
-    pub(crate) fn item<'a>(message: &Message<'a>) -> Option<&'a str> {
-        custom_metadata(message, ITEM_KEY)
+        parsed(self.offset, &self.metadata)
     }
 
     /// Compares the message's checksum, and returns whether it has one.
@@ -208,7 +182,7 @@ impl Frame {
     }
 }
 
-fn custom_metadata<'a>(message: &Message<'a>, key: &str) -> Option<&'a str> {
+pub(crate) fn custom_metadata<'a>(message: &Message<'a>, key: &str) -> Option<&'a str> {
     message
         .custom_metadata()?
         .iter()

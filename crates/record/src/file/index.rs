@@ -23,7 +23,6 @@ pub struct TimeIndex {
     messages: Vec<Rows>,
 }
 
-/// A message of rows.
 #[derive(Clone, Debug)]
 struct Rows {
     bytes: Range<u64>,
@@ -106,7 +105,8 @@ mod tests {
     use isotherm_engine::{AddressRange, RegionSnapshot, Snapshot, TargetId};
 
     use super::*;
-    use crate::{Header, Item, Reader, TargetStart, Writer};
+    use crate::tests::write;
+    use crate::{Header, Item, Reader, TargetStart};
 
     fn snapshot(second: u64) -> Item {
         let region = |page: u64| RegionSnapshot {
@@ -134,17 +134,12 @@ mod tests {
     }
 
     fn record() -> Vec<u8> {
-        let mut writer = Writer::create(Vec::new(), &Header::default()).expect("a header");
-        writer
-            .write(&Item::TargetStart(TargetStart::default()))
-            .expect("written");
+        let mut items = vec![Item::TargetStart(TargetStart::default())];
         for second in 0..100 {
-            writer.write(&snapshot(second)).expect("written");
-            if second % 10 == 9 {
-                writer.write(&note(second)).expect("written");
-            }
+            items.push(snapshot(second));
+            items.extend((second % 10 == 9).then(|| note(second)));
         }
-        writer.finish().expect("written")
+        write(&Header::default(), &items)
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::convert::{Conversion, ConvertError, DETECT_LENGTH, Format};
+use crate::convert::{Conversion, ConvertError, Format, head_of};
 use crate::error::RecordError;
 use crate::reader::Reader;
 use crate::{damo, parquet};
@@ -173,11 +173,7 @@ fn found(path: &Path) -> Result<(String, Source), InputError> {
         }
         Box::new(file)
     };
-    let mut head = Vec::new();
-    (&mut rest)
-        .take(DETECT_LENGTH as u64)
-        .read_to_end(&mut head)
-        .attempt(|| format!("cannot read {name}"))?;
+    let head = head_of(&mut rest).attempt(|| format!("cannot read {name}"))?;
     Ok((name, Source::Stream { head, rest }))
 }
 
@@ -198,17 +194,13 @@ impl Source {
 
 /// Returns the file, or the record that it is converted to, at its beginning, with the assumptions of the conversion.
 fn record_of(mut file: File, name: &str) -> Result<(File, Vec<String>), InputError> {
-    let mut head = Vec::new();
-    (&mut file)
-        .take(DETECT_LENGTH as u64)
-        .read_to_end(&mut head)
-        .and_then(|_| file.rewind())
-        .attempt(|| format!("cannot read {name}"))?;
+    let cannot = || format!("cannot read {name}");
+    let head = head_of(&mut file).attempt(cannot)?;
+    file.rewind().attempt(cannot)?;
     let Some(from) = foreign(&head) else {
         return Ok((file, Vec::new()));
     };
     let folder = std::env::temp_dir();
-    let cannot = || format!("cannot read {name}");
     let mut record = tempfile::tempfile_in(&folder)
         .attempt(|| format!("cannot convert {name} in {}", folder.display()))?;
     let conversion = import(file, from, |file| file, &folder, &record).attempt(cannot)?;

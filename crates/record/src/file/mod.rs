@@ -1,6 +1,5 @@
 //! The file: Arrow batches, written and read one by one.
 
-pub(crate) mod check;
 pub(crate) mod columns;
 pub(crate) mod frame;
 pub mod index;

@@ -25,14 +25,14 @@ use arrow_schema::SchemaRef;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
-use crate::check::check_memory;
+use crate::columns::Kind;
 use crate::error::RecordError;
-use crate::frame::{Frame, FrameReader, MAX_BODY, Next};
+use crate::frame::{Frame, FrameReader, MAX_BODY, Next, custom_metadata};
 use crate::index::TimeIndex;
 use crate::item::{Header, Item};
 use crate::pages::{PageAges, check_blocks};
-use crate::rows::Rows;
-use crate::schema::{Kind, decoding_schema, header_of};
+use crate::rows::{Rows, check_memory};
+use crate::schema::{ITEM_KEY, decoding_schema, header_of};
 use crate::stacks::StackCounts;
 
 /// The end of a record that was not finished.
@@ -221,7 +221,7 @@ impl<R: Read> Reader<R> {
             }
             match self.frames.next()? {
                 Next::Frame(frame) => {
-                    self.place = frame.offset..self.frames.offset();
+                    self.place = frame.offset..self.frames.offset;
                     self.take_in(&frame)?;
                 }
                 Next::End => return Ok(None),
@@ -282,7 +282,7 @@ impl<R: Read> Reader<R> {
                 "has or lacks a checksum, unlike the message before it",
             ));
         }
-        if let Some(json) = Frame::item(&message) {
+        if let Some(json) = custom_metadata(&message, ITEM_KEY) {
             let items = parse_items(offset, json)?;
             for item in &items {
                 let checked = match item {
@@ -319,7 +319,7 @@ impl<R: Read> Reader<R> {
             &version,
         )
         .map_err(|error| RecordError::corrupt(offset, format!("does not decode: {error}")))?;
-        self.rows = Some(Rows::new(offset, self.kind, &decoded)?);
+        self.rows = Some(Rows::new(offset, self.kind, decoded)?);
         Ok(())
     }
 }
@@ -384,12 +384,8 @@ pub(crate) fn check_item(item: &Item) -> Result<(), String> {
         Item::Blocks(its) => blocks::check(&its.blocks),
         Item::Pages(pages) => check_blocks(&pages.blocks),
         Item::Mappings(change) => {
-            change.removed.iter().try_for_each(check_range)?;
-            change
-                .added
-                .iter()
-                .map(|m| &m.range)
-                .try_for_each(check_range)
+            let added = change.added.iter().map(|mapping| &mapping.range);
+            change.removed.iter().chain(added).try_for_each(check_range)
         }
         _ => Ok(()),
     }

@@ -6,55 +6,27 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Float32Type, TimestampNanosecondType, UInt32Type, UInt64Type,
 };
-use arrow_array::{
-    Array, BooleanArray, FixedSizeBinaryArray, Float32Array, RecordBatch, UInt64Array,
-};
-use arrow_buffer::ScalarBuffer;
+use arrow_array::{Array, RecordBatch, UInt64Array};
 use isotherm_engine::{AddressRange, Nanos, RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
-use crate::check::check_memory;
+use crate::columns::Kind;
 use crate::error::RecordError;
 use crate::item::Item;
 use crate::pages::{PageBlock, PageSnapshot, bits, check_blocks};
-use crate::schema::Kind;
 
-/// Decoded rows, and the number of rows yielded so far.
+/// Decoded rows, and the number of rows yielded so far. The columns are in the order of [`Kind::fields`].
 #[derive(Debug)]
 pub(crate) struct Rows {
     /// Offset of the rows' message.
     offset: u64,
+    kind: Kind,
+    batch: RecordBatch,
     next_row: usize,
-    snapshot: ScalarBuffer<u32>,
-    start_time: ScalarBuffer<i64>,
-    end_time: ScalarBuffer<i64>,
-    target: ScalarBuffer<u32>,
-    columns: Columns,
-}
-
-#[derive(Debug)]
-enum Columns {
-    Regions {
-        start: ScalarBuffer<u64>,
-        end: ScalarBuffer<u64>,
-        nr_accesses: Float32Array,
-        nr_samples: ScalarBuffer<u32>,
-        age: ScalarBuffer<u32>,
-        age_ns: ScalarBuffer<u64>,
-        /// Resident, touched, unknown, swapped; version 1 has none of them.
-        memory: Option<[UInt64Array; 4]>,
-    },
-    Pages {
-        block: ScalarBuffer<u64>,
-        huge: BooleanArray,
-        present: FixedSizeBinaryArray,
-        accessed: FixedSizeBinaryArray,
-        unknown: FixedSizeBinaryArray,
-    },
 }
 
 impl Rows {
-    /// Splits a batch with the columns of the record's schema.
-    pub(crate) fn new(offset: u64, kind: Kind, batch: &RecordBatch) -> Result<Self, RecordError> {
+    /// Takes a batch with the columns of the record's schema.
+    pub(crate) fn new(offset: u64, kind: Kind, batch: RecordBatch) -> Result<Self, RecordError> {
         for (column, field) in batch.columns().iter().zip(kind.fields()) {
             if column.null_count() > 0 && !field.is_nullable() {
                 return Err(RecordError::corrupt(
@@ -63,41 +35,17 @@ impl Rows {
                 ));
             }
         }
-        let columns = match kind {
-            Kind::Regions | Kind::BareRegions => Columns::Regions {
-                start: values::<UInt64Type>(batch, 4),
-                end: values::<UInt64Type>(batch, 5),
-                nr_accesses: batch.column(6).as_primitive::<Float32Type>().clone(),
-                nr_samples: values::<UInt32Type>(batch, 7),
-                age: values::<UInt32Type>(batch, 8),
-                age_ns: values::<UInt64Type>(batch, 9),
-                memory: (kind == Kind::Regions).then(|| {
-                    [10, 11, 12, 13]
-                        .map(|column| batch.column(column).as_primitive::<UInt64Type>().clone())
-                }),
-            },
-            Kind::Pages => Columns::Pages {
-                block: values::<UInt64Type>(batch, 4),
-                huge: batch.column(5).as_boolean().clone(),
-                present: batch.column(6).as_fixed_size_binary().clone(),
-                accessed: batch.column(7).as_fixed_size_binary().clone(),
-                unknown: batch.column(8).as_fixed_size_binary().clone(),
-            },
-        };
         Ok(Self {
             offset,
+            kind,
+            batch,
             next_row: 0,
-            snapshot: values::<UInt32Type>(batch, 0),
-            start_time: values::<TimestampNanosecondType>(batch, 1),
-            end_time: values::<TimestampNanosecondType>(batch, 2),
-            target: values::<UInt32Type>(batch, 3),
-            columns,
         })
     }
 
     /// Returns the number of the next snapshot.
     pub(crate) fn next_number(&self) -> Option<u32> {
-        self.snapshot.get(self.next_row).copied()
+        self.values::<UInt32Type>(0).get(self.next_row).copied()
     }
 
     /// Returns the first row of the next snapshot.
@@ -112,47 +60,43 @@ impl Rows {
         let Some(number) = self.next_number() else {
             return Ok(None);
         };
-        let same = self.snapshot[first..].iter().take_while(|n| **n == number);
-        let rows = first..first + same.count();
+        let numbers = self.values::<UInt32Type>(0)[first..].iter();
+        let rows = first..first + numbers.take_while(|n| **n == number).count();
         self.next_row = rows.end;
-        let target = self.target[first];
-        if self.target[rows.clone()].iter().any(|t| *t != target) {
+        let targets = &self.values::<UInt32Type>(3)[rows.clone()];
+        let target = TargetId(targets[0]);
+        if targets.iter().any(|other| *other != target.0) {
             return Err(self.corrupt(&format!("has several targets in snapshot {number}")));
         }
-        let start = self.time(self.start_time[first])?;
-        let end = self.time(self.end_time[first])?;
-        let target = TargetId(target);
-        Ok(Some(match &self.columns {
-            Columns::Regions { nr_samples, .. } => Item::Snapshot(Snapshot {
-                target,
-                start,
-                end,
-                nr_samples: nr_samples[first],
-                regions: self.regions(rows)?,
-                ..Snapshot::default()
-            }),
-            Columns::Pages { .. } => Item::Pages(PageSnapshot {
+        let time = |column| self.time(self.values::<TimestampNanosecondType>(column)[first]);
+        let (start, end) = (time(1)?, time(2)?);
+        Ok(Some(if self.kind == Kind::Pages {
+            Item::Pages(PageSnapshot {
                 target,
                 start,
                 end,
                 blocks: self.blocks(rows)?,
-            }),
+            })
+        } else {
+            Item::Snapshot(Snapshot {
+                target,
+                start,
+                end,
+                nr_samples: self.values::<UInt32Type>(7)[first],
+                regions: self.regions(rows)?,
+                ..Snapshot::default()
+            })
         }))
     }
 
     fn regions(&self, rows: Range<usize>) -> Result<Vec<RegionSnapshot>, RecordError> {
-        let Columns::Regions {
-            start,
-            end,
-            nr_accesses,
-            age,
-            age_ns,
-            memory,
-            ..
-        } = &self.columns
-        else {
-            unreachable!("called for rows of regions");
-        };
+        let (start, end) = (self.values::<UInt64Type>(4), self.values::<UInt64Type>(5));
+        let nr_accesses = self.batch.column(6).as_primitive::<Float32Type>();
+        let (age, age_ns) = (self.values::<UInt32Type>(8), self.values::<UInt64Type>(9));
+        // Version 1 has no memory.
+        let memory = (self.kind == Kind::Regions).then(|| {
+            [10, 11, 12, 13].map(|column| self.batch.column(column).as_primitive::<UInt64Type>())
+        });
         let mut regions = Vec::with_capacity(rows.len());
         let values = nr_accesses.values();
         for row in rows {
@@ -166,7 +110,7 @@ impl Rows {
             if nr_accesses.is_some_and(|n| !n.is_finite() || n < 0.0) {
                 return Err(self.corrupt(&format!("has a region with {} accesses", values[row])));
             }
-            let memory = memory.as_ref().map(|parts| memory_of(parts, row));
+            let memory = memory.map(|parts| memory_of(parts, row));
             let region = RegionSnapshot {
                 range,
                 nr_accesses,
@@ -184,16 +128,10 @@ impl Rows {
     }
 
     fn blocks(&self, rows: Range<usize>) -> Result<Vec<PageBlock>, RecordError> {
-        let Columns::Pages {
-            block,
-            huge,
-            present,
-            accessed,
-            unknown,
-        } = &self.columns
-        else {
-            unreachable!("called for rows of pages");
-        };
+        let block = self.values::<UInt64Type>(4);
+        let huge = self.batch.column(5).as_boolean();
+        let [present, accessed, unknown] =
+            [6, 7, 8].map(|column| self.batch.column(column).as_fixed_size_binary());
         let blocks: Vec<PageBlock> = rows
             .map(|row| PageBlock {
                 block: block[row],
@@ -207,6 +145,10 @@ impl Rows {
         Ok(blocks)
     }
 
+    fn values<T: ArrowPrimitiveType>(&self, column: usize) -> &[T::Native] {
+        self.batch.column(column).as_primitive::<T>().values()
+    }
+
     fn time(&self, nanos: i64) -> Result<Nanos, RecordError> {
         u64::try_from(nanos)
             .map(Nanos)
@@ -218,16 +160,9 @@ impl Rows {
     }
 }
 
-fn values<T: ArrowPrimitiveType>(batch: &RecordBatch, column: usize) -> ScalarBuffer<T::Native> {
-    batch.column(column).as_primitive::<T>().values().clone()
-}
-
 /// Returns the memory of a region: all four values are known, or none.
-fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory>, &'static str> {
-    match parts
-        .each_ref()
-        .map(|p| p.is_valid(row).then(|| p.value(row)))
-    {
+fn memory_of(parts: [&UInt64Array; 4], row: usize) -> Result<Option<RegionMemory>, &'static str> {
+    match parts.map(|part| part.is_valid(row).then(|| part.value(row))) {
         [Some(resident), Some(touched), Some(unknown), Some(swapped)] => Ok(Some(RegionMemory {
             resident,
             touched,
@@ -237,4 +172,26 @@ fn memory_of(parts: &[UInt64Array; 4], row: usize) -> Result<Option<RegionMemory
         [None, None, None, None] => Ok(None),
         _ => Err("has a region with only a part of its memory counts"),
     }
+}
+
+/// Checks the memory that a region claims: it must not exceed the addresses, nor the parts the whole. Returns a
+/// description of the fault.
+pub(crate) fn check_memory(region: &RegionSnapshot) -> Result<(), String> {
+    let Some(memory) = region.memory else {
+        return Ok(());
+    };
+    let is_within = |sum: Option<u64>, whole: u64| sum.is_some_and(|sum| sum <= whole);
+    let parts = memory.touched.checked_add(memory.unknown);
+    let all = memory.resident.checked_add(memory.swapped);
+    if is_within(parts, memory.resident) && is_within(all, region.range.len()) {
+        return Ok(());
+    }
+    Err(format!(
+        "has a region of {} bytes with {} resident ({} touched, {} unknown) and {} swapped out",
+        region.range.len(),
+        memory.resident,
+        memory.touched,
+        memory.unknown,
+        memory.swapped
+    ))
 }

@@ -1,4 +1,4 @@
-//! The columns of a record, and the metadata of its schema.
+//! The schema of a record: its metadata, and a check of its columns.
 //!
 //! The schema's metadata has the header twice. It is whole, as JSON under [`HEADER_KEY`], for us. Its main parts are
 //! also under plain names, for someone who opens the file with pyarrow or polars.
@@ -6,92 +6,27 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, Schema, TimeUnit};
+use arrow_schema::{Field, Schema};
 
+use crate::columns::Kind;
 use crate::error::RecordError;
 use crate::item::Header;
-use crate::pages::{GRANULARITY, GRANULARITY_PAGE};
 use crate::stacks::STACKS_SETTING;
 
 /// Metadata key of the header's JSON.
 pub(crate) const HEADER_KEY: &str = "isotherm.header";
 /// Metadata key of the format's version.
 pub(crate) const VERSION_KEY: &str = "isotherm.version";
-/// The highest version that is read. Version 1 has no columns about memory ([`MEMORY_COLUMNS`]), version 2 no
-/// page-by-page blocks ([`crate::blocks`]), version 3 no stacks ([`crate::stacks`]).
+/// The highest version that is read. Version 1 has no columns about memory, version 2 no page-by-page blocks
+/// ([`crate::blocks`]), version 3 no stacks ([`crate::stacks`]).
 pub(crate) const VERSION: u32 = 4;
 /// The version that is written where there are no stacks.
 const VERSION_WITHOUT_STACKS: u32 = 3;
-/// Columns of the memory at a region's addresses, in bytes; all null where the source cannot tell.
-pub(crate) const MEMORY_COLUMNS: [&str; 4] = ["resident", "touched", "unknown", "swapped"];
 /// Metadata key, on a message without rows, of an item as JSON.
 pub(crate) const ITEM_KEY: &str = "isotherm.item";
 /// Metadata key, on a message, of the CRC-32 of all of it but this value.
 pub(crate) const CHECKSUM_KEY: &str = "isotherm.crc32";
 
-/// The kind of a record's rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Regions,
-    /// Regions of version 1: addresses alone. They are only read.
-    BareRegions,
-    Pages,
-}
-
-impl Kind {
-    /// Returns the kind of rows of a record with `header`.
-    pub(crate) fn of(header: &Header) -> Self {
-        if header.settings.get(GRANULARITY).map(String::as_str) == Some(GRANULARITY_PAGE) {
-            Self::Pages
-        } else {
-            Self::Regions
-        }
-    }
-
-    /// Returns the bytes of one decoded row.
-    pub(crate) fn row_bytes(self) -> usize {
-        match self {
-            Self::BareRegions => 57,
-            // The memory columns have 8 bytes and a validity bit each.
-            Self::Regions => 57 + 4 * 9,
-            Self::Pages => 229,
-        }
-    }
-
-    pub(crate) fn fields(self) -> Vec<Field> {
-        let time = || DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
-        let column = |name: &str, data_type| Field::new(name, data_type, false);
-        let mut fields = vec![
-            column("snapshot", DataType::UInt32),
-            column("start_time", time()),
-            column("end_time", time()),
-            column("target", DataType::UInt32),
-        ];
-        fields.extend(match self {
-            Self::Regions | Self::BareRegions => vec![
-                column("start", DataType::UInt64),
-                column("end", DataType::UInt64),
-                Field::new("nr_accesses", DataType::Float32, true),
-                column("nr_samples", DataType::UInt32),
-                column("age", DataType::UInt32),
-                column("age_ns", DataType::UInt64),
-            ],
-            Self::Pages => vec![
-                column("block", DataType::UInt64),
-                column("huge", DataType::Boolean),
-                column("present", DataType::FixedSizeBinary(64)),
-                column("accessed", DataType::FixedSizeBinary(64)),
-                column("unknown", DataType::FixedSizeBinary(64)),
-            ],
-        });
-        if self == Self::Regions {
-            fields.extend(MEMORY_COLUMNS.map(|name| Field::new(name, DataType::UInt64, true)));
-        }
-        fields
-    }
-}
-
-/// Builds the schema of a record with this header.
 pub(crate) fn schema_of(header: &Header) -> Result<Schema, RecordError> {
     let json = serde_json::to_string(header)
         .map_err(|error| RecordError::Unwritable(format!("the header: {error}")))?;

@@ -22,15 +22,15 @@ use arrow_schema::{Schema, SchemaRef};
 use isotherm_engine::{Nanos, Snapshot};
 
 use crate::blocks::{self, SnapshotBlocks};
-use crate::check::check_memory;
-use crate::columns::Columns;
+use crate::columns::{Columns, Kind};
 use crate::error::RecordError;
 use crate::frame::{
     END_OF_STREAM, MAX_BODY, MAX_METADATA, append_framed, append_item, append_rows,
 };
 use crate::item::{Header, Item};
 use crate::pages::{PageSnapshot, check_blocks};
-use crate::schema::{Kind, schema_of};
+use crate::rows::check_memory;
+use crate::schema::schema_of;
 
 /// Number of rows gathered before they are written.
 pub const MAX_ROWS_HELD: usize = 16_384;
@@ -45,7 +45,7 @@ const ZSTD_LEVEL: i32 = 1;
 
 /// Writes a record to `W`, which need not be buffered.
 pub struct Writer<W: Write> {
-    output: W,
+    pub(crate) output: W,
     schema: SchemaRef,
     kind: Kind,
     options: IpcWriteOptions,
@@ -125,11 +125,6 @@ impl<W: Write> Writer<W> {
         Ok(self.output)
     }
 
-    /// Returns the output.
-    pub fn get_ref(&self) -> &W {
-        &self.output
-    }
-
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), RecordError> {
         self.expect(Kind::Regions, snapshot.regions.len(), MAX_REGIONS)?;
         let finite = |n: Option<f32>| n.is_none_or(|n| n.is_finite() && n >= 0.0);
@@ -200,10 +195,7 @@ impl<W: Write> Writer<W> {
     fn make_room(&mut self, nr_rows: usize, now: Nanos) -> Result<(), RecordError> {
         let held = self.rows.len();
         let too_many = held + nr_rows > MAX_ROWS_HELD;
-        let too_late = self
-            .held_since
-            .is_some_and(|since| now.since(since) >= MAX_TIME_HELD);
-        if held > 0 && (too_many || too_late) {
+        if held > 0 && (too_many || self.is_late(now)) {
             self.flush()?;
         }
         self.held_since.get_or_insert(now);
@@ -212,13 +204,15 @@ impl<W: Write> Writer<W> {
 
     fn end_snapshot(&mut self, now: Nanos) -> Result<(), RecordError> {
         self.next_snapshot += 1;
-        let late = self
-            .held_since
-            .is_some_and(|since| now.since(since) >= MAX_TIME_HELD);
-        if late || self.rows.len() >= MAX_ROWS_HELD {
+        if self.is_late(now) || self.rows.len() >= MAX_ROWS_HELD {
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn is_late(&self, now: Nanos) -> bool {
+        let held = self.held_since.map(|since| now.since(since));
+        held.is_some_and(|held| held >= MAX_TIME_HELD)
     }
 
     /// Encodes the rows held back as a message in `out`.

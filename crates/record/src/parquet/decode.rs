@@ -17,10 +17,9 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use parquet::errors::ParquetError;
 
+use crate::columns::Kind;
 use crate::convert::ConvertError;
-use crate::schema::Kind;
 
-/// Builds the error of a file without a column.
 pub(super) fn lacks(name: &str) -> ConvertError {
     ConvertError::NotARecord(format!("it has no column {name}"))
 }

@@ -14,13 +14,14 @@ use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderB
 
 use super::decode::{columns_of, decoded};
 use super::{Around, HEADER_COLUMN, ITEMS_COLUMN, ITEMS_KEY, Placed, Stamp};
+use crate::columns::{Kind, MEMORY_COLUMNS};
 use crate::convert::{Conversion, ConvertError};
 use crate::error::RecordError;
 use crate::item::{Header, Item, TargetStart};
 use crate::pages::{GRANULARITY, GRANULARITY_PAGE};
 use crate::reader::check_item;
 use crate::rows::Rows;
-use crate::schema::{HEADER_KEY, Kind, MEMORY_COLUMNS, VERSION, VERSION_KEY};
+use crate::schema::{HEADER_KEY, VERSION, VERSION_KEY};
 use crate::writer::{MAX_REGIONS, MAX_ROWS_HELD, Writer};
 
 type Builder = ParquetRecordBatchReaderBuilder<File>;
@@ -151,7 +152,7 @@ fn derived_header(input: &File) -> Result<Header, ConvertError> {
     let Some(batch) = decoded(|| Ok(batches.next().transpose()?))? else {
         return Ok(header);
     };
-    let mut rows = Rows::new(0, kind, &columns_of(kind, &batch)?).map_err(not_a_record)?;
+    let mut rows = Rows::new(0, kind, columns_of(kind, &batch)?).map_err(not_a_record)?;
     let (start, end, nr_samples) = match rows.next_item().map_err(not_a_record)? {
         Some(Item::Snapshot(first)) => (first.start, first.end, first.nr_samples),
         Some(Item::Pages(first)) => (first.start, first.end, 1),
@@ -173,7 +174,6 @@ fn kind_of(header: &Header, schema: &Schema) -> Kind {
     }
 }
 
-/// Returns the values of a column of text.
 fn texts<'a>(column: &'a ArrayRef, name: &str) -> Result<Vec<Option<&'a str>>, ConvertError> {
     match column.data_type() {
         DataType::Utf8 => Ok(column.as_string::<i32>().iter().collect()),
@@ -238,7 +238,6 @@ struct Merge<W: Write> {
     writer: Writer<W>,
     /// Rows in snapshots that are complete.
     rows: u64,
-    /// Items of the metadata.
     items: VecDeque<Placed>,
     open: Option<(u32, Item)>,
     /// Items behind the open snapshot.
@@ -251,7 +250,7 @@ struct Merge<W: Write> {
 impl<W: Write> Merge<W> {
     fn add_batch(&mut self, kind: Kind, batch: &RecordBatch) -> Result<(), ConvertError> {
         let mut around = VecDeque::from(around(batch)?);
-        let mut rows = Rows::new(0, kind, &columns_of(kind, batch)?).map_err(not_a_record)?;
+        let mut rows = Rows::new(0, kind, columns_of(kind, batch)?).map_err(not_a_record)?;
         while let Some(number) = rows.next_number() {
             let first = rows.next_row();
             let Some(item) = rows.next_item().map_err(not_a_record)? else {

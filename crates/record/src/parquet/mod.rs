@@ -34,11 +34,11 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 use serde::{Deserialize, Serialize};
 
-use crate::columns::Columns;
+use crate::columns::{Columns, Kind};
 use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};
 use crate::reader::Reader;
-use crate::schema::{Kind, VERSION, schema_of};
+use crate::schema::{VERSION, schema_of};
 use crate::writer::MAX_ROWS_HELD;
 
 pub use import::import;
@@ -47,7 +47,6 @@ pub use import::import;
 const ITEMS_KEY: &str = "isotherm.items";
 /// Name of the column that repeats the header.
 const HEADER_COLUMN: &str = "isotherm_header";
-/// Name of the column of items.
 const ITEMS_COLUMN: &str = "isotherm_items";
 /// The largest number of bytes of items between two snapshots, as JSON.
 pub const MAX_ITEMS_BYTES: usize = 256 << 20;
@@ -57,7 +56,6 @@ const ROWS_IN_GROUP: usize = 256 << 10;
 /// A value of [`HEADER_COLUMN`].
 #[derive(Serialize, Deserialize)]
 struct Stamp {
-    /// The format's version.
     version: u32,
     #[serde(flatten)]
     header: Header,
@@ -138,7 +136,6 @@ impl Items {
     }
 }
 
-/// The Parquet file being written.
 struct ParquetTable<W: Write + Send> {
     writer: ArrowWriter<W>,
     schema: Arc<Schema>,
@@ -147,7 +144,6 @@ struct ParquetTable<W: Write + Send> {
     columns: Columns,
     /// Rows of `columns` with items, and the items; both in order.
     items: Vec<(usize, String)>,
-    /// Items since the last row.
     waiting: Items,
 }
 

@@ -8,38 +8,44 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{export, import};
-use crate::convert::ConvertError;
+use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};
 use crate::pages::{PageBlock, PageSnapshot};
 use crate::reader::Reader;
 use crate::tests::{by_page, every_item, header, read, snapshot, write};
 
+/// Returns a record as a Parquet file.
+fn exported(record: &[u8]) -> (File, Conversion) {
+    let mut table = tempfile::tempfile().expect("a file");
+    let mut reader = Reader::open(record).expect("readable");
+    let conversion = export(&mut reader, table.try_clone().expect("a file")).expect("exports");
+    table.rewind().expect("rewinds");
+    (table, conversion)
+}
+
+/// Returns a file of these bytes.
+fn file_of(bytes: &[u8]) -> File {
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(bytes).expect("written");
+    file.rewind().expect("rewinds");
+    file
+}
+
 #[test]
 fn no_damage_makes_it_panic() {
-    let record = write(&header(), &every_item());
-    let mut table = tempfile::tempfile().expect("a file");
-    let mut reader = Reader::open(&record[..]).expect("readable");
-    export(&mut reader, table.try_clone().expect("a file")).expect("exports");
-    table.rewind().expect("rewinds");
+    let (mut table, _) = exported(&write(&header(), &every_item()));
     let mut whole = Vec::new();
     table.read_to_end(&mut whole).expect("read");
     for at in 0..whole.len() {
         let mut damaged = whole.clone();
         damaged[at] ^= [0x01, 0x80, 0xff][at % 3];
-        let mut file = tempfile::tempfile().expect("a file");
-        file.write_all(&damaged).expect("written");
-        file.rewind().expect("rewinds");
         // The import must return, with a result or an error.
-        let _ = import(&file, std::io::sink());
+        let _ = import(&file_of(&damaged), std::io::sink());
     }
 }
 
-/// Converts a record to Parquet and back.
 fn there_and_back(record: &[u8]) -> Vec<u8> {
-    let mut table = tempfile::tempfile().expect("a file");
-    let mut reader = Reader::open(record).expect("readable");
-    let exported = export(&mut reader, table.try_clone().expect("a file")).expect("exports");
-    table.rewind().expect("rewinds");
+    let (table, exported) = exported(record);
     let mut back = Vec::new();
     let imported = import(&table, &mut back).expect("imports");
     assert_eq!(exported, imported);
@@ -97,10 +103,7 @@ fn pages_stay_pages() {
 
 /// Builds a Parquet file of `record` without the parts in `lost`: `metadata`, or a column.
 fn rewritten(record: &[u8], lost: &[&str]) -> File {
-    let mut table = tempfile::tempfile().expect("a file");
-    let mut reader = Reader::open(record).expect("readable");
-    export(&mut reader, table.try_clone().expect("a file")).expect("exports");
-    table.rewind().expect("rewinds");
+    let (table, _) = exported(record);
     let builder = ParquetRecordBatchReaderBuilder::try_new(table).expect("is Parquet");
     let batches: Vec<RecordBatch> = builder
         .build()
@@ -176,9 +179,7 @@ fn a_record_without_rows_keeps_its_items() {
 
 #[test]
 fn other_files_are_refused() {
-    let mut file = tempfile::tempfile().expect("a file");
-    file.write_all(b"PAR1 and then nothing").expect("written");
-    file.rewind().expect("rewinds");
+    let file = file_of(b"PAR1 and then nothing");
     let error = import(&file, Vec::new()).expect_err("is no Parquet");
     assert!(matches!(error, ConvertError::Parquet(_)), "{error}");
 }

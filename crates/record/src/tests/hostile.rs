@@ -27,8 +27,9 @@ fn exhaust(bytes: &[u8]) -> (Vec<Item>, Option<RecordError>) {
     (items, None)
 }
 
-fn error_of(bytes: &[u8]) -> String {
-    exhaust(bytes).1.expect("an error").to_string()
+fn refused(bytes: &[u8], word: &str) {
+    let said = exhaust(bytes).1.expect("an error").to_string();
+    assert!(said.contains(word), "{said}");
 }
 
 /// Returns the offsets of a record's messages, the schema first.
@@ -58,20 +59,17 @@ fn unchecked(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_is_no_record_is_named() {
-    let said = error_of(b"");
-    assert!(said.contains("empty"), "{said}");
-    let said = error_of(b"[{\"kdamond_idx\": 0, \"context_idx\": 0}]");
-    assert!(said.contains("not an isotherm record"), "{said}");
-    let said = error_of(&END_OF_STREAM);
-    assert!(said.contains("without a schema"), "{said}");
+    refused(b"", "empty");
+    let json = b"[{\"kdamond_idx\": 0, \"context_idx\": 0}]";
+    refused(json, "not an isotherm record");
+    refused(&END_OF_STREAM, "without a schema");
     let record = write(&header(), &every_item());
-    let said = error_of(&replaced(&record, HEADER_KEY, "isotherm.hhhhhh"));
-    assert!(said.contains("isotherm.header"), "{said}");
-    let said = error_of(&replaced(&record, "nr_accesses", "nr_excesses"));
-    assert!(said.contains("nr_excesses"), "{said}");
+    let without_header = replaced(&record, HEADER_KEY, "isotherm.hhhhhh");
+    refused(&without_header, "isotherm.header");
+    let of_other_columns = replaced(&record, "nr_accesses", "nr_excesses");
+    refused(&of_other_columns, "nr_excesses");
     let rest = message_starts(&record)[1];
-    let said = error_of(&record[rest..]);
-    assert!(said.contains("does not begin with a schema"), "{said}");
+    refused(&record[rest..], "does not begin with a schema");
 }
 
 #[test]
@@ -184,12 +182,10 @@ fn hostile_headers_are_errors() {
 #[test]
 fn items_that_types_allow_and_sense_does_not_are_errors() {
     let record = write(&header(), &every_item());
-    let bad = unchecked(&replaced(&record, "\"end\":32768", "\"end\":4096 "));
-    let said = error_of(&bad);
-    assert!(said.contains("backward"), "{said}");
-    let bad = unchecked(&replaced(&record, "\"pid\":12", "\"pid\":-1"));
-    let said = error_of(&bad);
-    assert!(said.contains("does not parse"), "{said}");
+    let backward = replaced(&record, "\"end\":32768", "\"end\":4096 ");
+    refused(&unchecked(&backward), "backward");
+    let negative = replaced(&record, "\"pid\":12", "\"pid\":-1");
+    refused(&unchecked(&negative), "does not parse");
 }
 
 fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
@@ -209,18 +205,13 @@ proptest! {
 
     #[test]
     fn damaged_records_never_panic(damage in damage()) {
-        exhaust(&damaged(write(&header(), &every_item()), &damage));
-    }
-
-    #[test]
-    fn damage_that_no_checksum_sees_never_panics(damage in damage()) {
-        exhaust(&damaged(unchecked(&write(&header(), &every_item())), &damage));
-    }
-
-    #[test]
-    fn damaged_page_records_never_panic(damage in damage()) {
-        let items = [scan(0, "AAi Ai"), scan(1, "i ?."), scan(2, "AiA?")];
-        exhaust(&damaged(unchecked(&write(&page_header(), &items)), &damage));
+        let record = write(&header(), &every_item());
+        let pages = [scan(0, "AAi Ai"), scan(1, "i ?."), scan(2, "AiA?")];
+        let pages = write(&page_header(), &pages);
+        // Other Arrow writers write no checksums, which would find most damage.
+        for record in [unchecked(&record), unchecked(&pages), record] {
+            exhaust(&damaged(record, &damage));
+        }
     }
 
     #[test]

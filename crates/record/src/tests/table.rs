@@ -5,21 +5,13 @@ use arrow_array::types::{Float32Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, RecordBatch, RecordBatchReader};
 use isotherm_engine::Snapshot;
 
-use super::{by_page, every_item, header};
+use super::{by_page, every_item, header, write};
 use crate::input::RecordFile;
 use crate::table::{Batches, RecordTable, regions};
-use crate::{Item, Reader, RecordError, Writer};
-
-fn record() -> Vec<u8> {
-    let mut writer = Writer::create(Vec::new(), &header()).expect("memory");
-    for item in every_item() {
-        writer.write(&item).expect("memory");
-    }
-    writer.finish().expect("memory")
-}
+use crate::{Item, Reader, RecordError};
 
 fn batches(table: RecordTable) -> RecordBatch {
-    let bytes = record();
+    let bytes = write(&header(), &every_item());
     let reader = Reader::open(&bytes[..]).expect("a record");
     let mut batches = Batches::new(reader, table).expect("it has that table");
     let batch = batches.next().expect("one batch").expect("no error");
@@ -99,7 +91,7 @@ fn items_are_told_by_kind_and_parse_again() {
 
 #[test]
 fn regions_are_no_pages() {
-    let bytes = record();
+    let bytes = write(&header(), &every_item());
     let reader = Reader::open(&bytes[..]).expect("a record");
     let refused = Batches::new(reader, RecordTable::Pages);
     assert!(matches!(refused.err(), Some(RecordError::NoPages)));
@@ -109,7 +101,7 @@ fn regions_are_no_pages() {
 fn a_file_is_read_by_several_from_the_beginning() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("record");
-    std::fs::write(&path, record()).expect("it is ours");
+    std::fs::write(&path, write(&header(), &every_item())).expect("it is ours");
     let file = RecordFile::open(&path).expect("a record");
     // Its name may go to another file.
     std::fs::remove_file(&path).expect("it is ours");

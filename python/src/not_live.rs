@@ -1,9 +1,29 @@
-//! The names of live sessions, in a build that has none: creating one raises an error with the reason.
+//! The names of live sessions and of measurements of costs, in a build that has none: a call raises an error with the
+//! reason.
 
 use pyo3::prelude::*;
 
 use crate::errors::SessionError;
 use crate::spec::SessionSpec;
+
+fn no_calibration() -> PyErr {
+    SessionError::new_err(
+        "this build of Isotherm cannot measure costs: memory is paged out on x86_64 only, so far",
+    )
+}
+
+/// Raises SessionError: this build cannot measure costs.
+#[pyfunction]
+pub(crate) fn _calibrate(subject: &Bound<'_, PyAny>, pid: Option<u32>) -> PyResult<String> {
+    let _ = (subject, pid);
+    Err(no_calibration())
+}
+
+/// Raises SessionError: this build cannot measure costs.
+#[pyfunction]
+pub(crate) fn _be_calibration_subject() -> PyResult<()> {
+    Err(no_calibration())
+}
 
 /// A snapshot of a live session; this build has none.
 #[pyclass(frozen, module = "isotherm")]
