@@ -49,7 +49,6 @@ struct Truth {
     under: Vec<(Settings, LiveRun)>,
 }
 
-/// Results of a setting.
 #[derive(Clone, Copy, Debug)]
 struct Came {
     saved: f64,
@@ -118,7 +117,6 @@ impl Truth {
         places.filter(move |at| self.under[*at].0 == *settings)
     }
 
-    /// Returns the mean results of all runs of a setting.
     fn mean(&self, settings: &Settings) -> Came {
         let all: Vec<Came> = self.places(settings).map(|at| self.came(at)).collect();
         let mean = |of: fn(&Came) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;

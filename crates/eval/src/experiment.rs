@@ -14,7 +14,6 @@ use crate::text::{is_name, last_match};
 use crate::tuned::{self, TuneOptions};
 use crate::workload_metric::{self, Mean, WorkloadMeasure};
 
-/// Default time limit of runs, seconds.
 const TIME_LIMIT_S: u64 = 600;
 const REPEATS_MAX: u32 = 1000;
 /// Memory of the machine that no workload may take.
@@ -166,7 +165,6 @@ impl RunConfiguration {
     }
 }
 
-/// Setting of transparent huge pages.
 pub(crate) const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// Value of `/sys/kernel/mm/transparent_hugepage/enabled`.

@@ -348,7 +348,6 @@ impl Suite {
     }
 }
 
-/// Returns the overheads of values over those of the same repeat, in percent.
 fn paired(base: &Cell, values: &Cell) -> BTreeMap<u32, f64> {
     let pairs = values.values.iter().filter_map(|(&repeat, &value)| {
         let base = base.values.get(&repeat)?;
@@ -357,7 +356,6 @@ fn paired(base: &Cell, values: &Cell) -> BTreeMap<u32, f64> {
     pairs.collect()
 }
 
-/// A run by workload, configuration and repeat.
 type Key<'a> = (&'a str, &'a str, u32);
 
 /// Returns the machines, and the entry that counts of each planned run: the last that was measured.

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use isotherm_engine::statistics::Interval;
 use isotherm_render::page;
 
-/// A table with a title and a note.
 pub(crate) struct TextTable {
     pub(crate) title: &'static str,
     pub(crate) note: String,
@@ -25,7 +24,6 @@ impl TextTable {
         page::table(self.title, &self.note, &head, &self.rows)
     }
 
-    /// Formats the table as a section of a Markdown document.
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!("\n## {}\n\n", escape_markdown(self.title));
         if !self.note.is_empty() {

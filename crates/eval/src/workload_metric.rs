@@ -111,7 +111,6 @@ impl WorkloadMetric {
     }
 }
 
-/// Returns the error in a workload's measures and means, if there is one.
 pub(crate) fn fault(measures: &[WorkloadMeasure], means: &[Mean]) -> Option<String> {
     let mut names = BTreeSet::new();
     for measure in measures {

@@ -111,7 +111,6 @@ impl Scanners {
         }
     }
 
-    /// Returns the next movable pages, all of one pageblock.
     fn isolate_pages(
         &mut self,
         memory: &Memory,

@@ -30,7 +30,6 @@ impl Faults {
         }
     }
 
-    /// Whether the move of the next page fails.
     pub(crate) fn fails_migration(&mut self) -> bool {
         let permil = self.migration_permil;
         self.happens(permil)

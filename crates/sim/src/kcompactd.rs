@@ -44,7 +44,6 @@ pub struct Round {
     pub free_scanned: u64,
 }
 
-/// One node's thread.
 #[derive(Clone, Debug)]
 struct Thread {
     node: u32,
@@ -52,7 +51,6 @@ struct Thread {
     /// Zones that it still compacts in this round, by their place among the node's; the last first.
     zones: Vec<usize>,
     is_compacting: bool,
-    /// Its current round, whose end is not known yet.
     round: Round,
     has_met_end: bool,
     ended: Vec<Round>,
@@ -62,7 +60,6 @@ struct Thread {
     clock: Nanos,
     busy: Nanos,
     moved: u64,
-    /// Whether the node's kswapd is active.
     is_kswapd_awake: bool,
 }
 

@@ -133,7 +133,6 @@ pub enum Event {
 /// The target that stands for physical memory.
 const PHYSICAL: TargetId = TargetId(0);
 
-/// A context on the machine.
 struct Watcher {
     monitor: MonitorLoop,
     followed: Followed,
@@ -312,7 +311,6 @@ impl Simulation {
         true
     }
 
-    /// The time of the next event.
     fn next_wake(&self) -> Nanos {
         let contexts = self.contexts.iter();
         let wakes = contexts.map(|context| match context.acting.goes_on_at() {
@@ -339,7 +337,6 @@ impl Simulation {
         }
     }
 
-    /// Lets each guard observe the last second.
     fn observe(&mut self, events: &mut Vec<Event>) {
         for (at, context) in self.contexts.iter_mut().enumerate() {
             if context.acting.observe(&self.machine) {
@@ -371,7 +368,6 @@ impl Simulation {
         self.act(at, clock, &snapshots, events);
     }
 
-    /// Lets a context's schemes act on its monitor's snapshots.
     fn act(&mut self, at: usize, clock: Nanos, snapshots: &[Snapshot], events: &mut Vec<Event>) {
         let context = &mut self.contexts[at];
         let (machine, monitor) = (&mut self.machine, &mut context.monitor);

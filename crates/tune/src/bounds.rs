@@ -27,7 +27,6 @@ struct Variation {
     costs: Bound,
     /// Additional CPUs that others keep busy, against the recorded machine.
     busier: f64,
-    /// Offset added to the seed.
     seed: u64,
 }
 
@@ -66,7 +65,6 @@ const SLOWDOWN_OFF: (f64, f64) = (0.005, 0.5);
 const ACTING_OFF: f64 = 1.5;
 
 impl Variation {
-    /// Returns the machine with the costs and busy CPUs of this variation.
     fn machine(&self, machine: &MachineSpec, measured: &Calibration) -> MachineSpec {
         let mut machine = machine.clone();
         machine.costs = MachineCosts::default().calibrated(measured, self.costs);

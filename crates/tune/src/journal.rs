@@ -49,23 +49,18 @@ impl Fingerprint {
     }
 }
 
-/// One line of a journal.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "lowercase")]
 enum Entry {
-    /// The first line.
     Tune(Fingerprint),
-    /// A point was evaluated.
     Point {
         /// [`Settings::key`].
         settings: String,
         prediction: Box<Prediction>,
     },
-    /// A live run was made.
     Live(LiveRun),
 }
 
-/// Start of every journal of a search.
 const START: &str = r#"{"entry":"tune","#;
 
 /// Reason why a journal cannot be continued.
@@ -93,7 +88,6 @@ pub struct Journal {
     known: Known,
 }
 
-/// Contents of a journal.
 #[derive(Debug, Default)]
 struct Known {
     predictions: BTreeMap<String, Prediction>,

@@ -134,7 +134,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Returns the settings that were run.
     pub(super) fn settings(&self) -> impl Iterator<Item = &Settings> {
         self.compared.iter().map(|one| &one.settings)
     }
@@ -298,7 +297,6 @@ impl Runs<'_> {
             .count()
     }
 
-    /// Returns the prediction without schemes.
     fn nothing(&self) -> Prediction {
         let resident = self.mean_of_bases(|run| run.resident_mean_bytes);
         Prediction {
@@ -362,7 +360,6 @@ impl Runs<'_> {
         }
     }
 
-    /// Returns what the runs show so far.
     fn learnt(&self) -> Learnt {
         Learnt {
             memory: self.model(
@@ -468,12 +465,10 @@ impl Runs<'_> {
     }
 }
 
-/// Returns the share of memory that a run saved against others.
 fn saved_share(run: &LiveRun, bases: &[&LiveRun]) -> f64 {
     1.0 - run.resident_mean_bytes / mean(bases, |run| run.resident_mean_bytes).max(1.0)
 }
 
-/// Returns the slowdown of a run against others.
 fn slowdown(run: &LiveRun, bases: &[&LiveRun]) -> f64 {
     run.seconds_of_work / mean(bases, |run| run.seconds_of_work).max(1e-300) - 1.0
 }

@@ -101,7 +101,6 @@ impl Knob {
         }
     }
 
-    /// Whether a scheme has this knob.
     fn is_of(self, scheme: &Scheme) -> bool {
         let is_cold = matches!(
             scheme.action,
@@ -202,7 +201,6 @@ impl Knob {
         }
     }
 
-    /// Returns the default range.
     fn default_bounds(self, trace: TraceTimes) -> (Value, Value) {
         match self {
             Self::Age => {
@@ -394,7 +392,6 @@ impl Parameter {
     }
 }
 
-/// Returns the names and descriptions of knobs, a line each.
 fn known(knobs: &[Knob]) -> String {
     let lines = knobs
         .iter()

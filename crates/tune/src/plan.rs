@@ -11,9 +11,7 @@ use super::space::Settings;
 /// Schemes whose numbers are tuned, and everything else that a run of them needs.
 #[derive(Clone, Debug)]
 pub struct TuningPlan {
-    /// Contexts with the schemes as given.
     contexts: Vec<ContextConfig>,
-    /// Options of the request: monitoring, the guard, the seed.
     request: Request,
 }
 

@@ -34,7 +34,6 @@ pub trait Evaluate: Sync {
     fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>>;
 }
 
-/// Number of parts of [`Prediction::resident_bytes`].
 const SERIES_PARTS: usize = 120;
 
 /// Number of other machines that bounds are found with.
@@ -75,13 +74,11 @@ pub struct Replays {
     /// Ratio of the whole trace's memory to that of the replayed blocks.
     times: f64,
     watching: SessionSpec,
-    /// Totals without schemes.
     base: Totals,
     /// Totals without schemes on the other machines that bounds are found with, by the machine's place.
     other_bases: [OnceLock<Totals>; NR_VARIATIONS],
 }
 
-/// Totals of one replay.
 #[derive(Clone, Debug, Default)]
 struct Totals {
     /// Progress of each process that ran.
@@ -177,12 +174,10 @@ impl Replays {
         Ok(totals.map(|totals| self.prediction(&totals, &self.base)))
     }
 
-    /// Returns the simulated machine.
     pub(super) fn machine(&self) -> &MachineSpec {
         &self.machine
     }
 
-    /// Returns the costs of acting on it, as far as they were measured.
     pub(super) fn calibration(&self) -> &Calibration {
         &self.calibration
     }
@@ -340,7 +335,6 @@ impl Evaluate for PlannedReplays<'_> {
 }
 
 impl Totals {
-    /// Collects the totals at the end of a replay.
     fn finish(
         &mut self,
         simulation: &Simulation,

@@ -363,7 +363,6 @@ impl Tuning {
 
 /// A search on a sample of the blocks.
 pub(super) struct Sampled {
-    /// Prediction without schemes.
     base: Prediction,
     search: Search,
     one_in: u32,

@@ -268,7 +268,6 @@ impl Tuned {
         self.found.best()?.prediction.needed_ns
     }
 
-    /// Returns a table of the front with the recommendation marked, and of the given schemes.
     fn table(&self) -> Table {
         let right = |head| (head, Align::Right);
         let mut heads = vec![("", Align::Left)];
@@ -299,7 +298,6 @@ impl Tuned {
     }
 }
 
-/// Column heads of a prediction.
 pub(super) const HEADS: [&str; 8] = [
     "SAVED", "OF IT", "BETWEEN", "STEADY", "SLOWER", "BETWEEN", "ACTING", "REFAULTS",
 ];

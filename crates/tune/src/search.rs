@@ -178,7 +178,6 @@ impl Search {
         self.observed.insert(point, prediction);
     }
 
-    /// Whether a point is within the limit.
     pub(super) fn is_within(&self, point: &SearchPoint) -> bool {
         self.objective.rank(&self.observed[point]).violation <= 0.0
     }
@@ -319,7 +318,6 @@ impl Search {
         gaps.map(middle).collect()
     }
 
-    /// Returns the points whose neighbours are tried next.
     fn centres(&self) -> Vec<SearchPoint> {
         let (within, beyond) = self.best();
         let at_gaps = self.gaps().into_iter().flat_map(|(a, b)| [a, b]);
@@ -384,7 +382,6 @@ fn reversed(number: usize, bits: u32) -> usize {
         .unwrap_or(0)
 }
 
-/// Returns the corners of a space of few dimensions.
 fn corners(space: &Space) -> Vec<SearchPoint> {
     let dimensions = space.nr_dimensions();
     if dimensions > CORNER_DIMENSIONS {

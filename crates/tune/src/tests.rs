@@ -77,7 +77,6 @@ fn planned<'a>(replays: &'a Replays, plan: &'a TuningPlan) -> PlannedReplays<'a>
     PlannedReplays { replays, plan }
 }
 
-/// Returns a space for the trace of [`replay`].
 fn space(plan: &TuningPlan, params: &[&str]) -> Space {
     let (times, _) = trace_facts(&replay()).expect("a trace");
     let params: Vec<String> = params.iter().map(|param| (*param).to_owned()).collect();
@@ -86,7 +85,6 @@ fn space(plan: &TuningPlan, params: &[&str]) -> Space {
 
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
-/// Returns the result of a search of ages and sizes, as JSON.
 fn tuned(
     jobs: usize,
     journal: Option<&mut Journal>,

@@ -67,7 +67,6 @@ pub enum RunProgress {
     Ended,
 }
 
-/// Takes the progress of runs.
 type Tell<'a> = &'a (dyn Fn(RunProgress) + Sync);
 
 /// Simulates an experiment with `jobs` runs at the same time. Each run takes up to 3 GiB.
@@ -211,7 +210,6 @@ fn tiering_runs(jobs: u8, tell: Tell<'_>) -> anyhow::Result<Vec<(TieringRun, Tie
     Ok(runs)
 }
 
-/// Makes the runs of the second machine.
 fn second_runs(jobs: u8, tell: Tell<'_>) -> anyhow::Result<Vec<(SecondRun, TieringOutcome)>> {
     let tiered = tiering::contexts(&second_machine::setting(0))?;
     Ok(simulate(

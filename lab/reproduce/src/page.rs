@@ -11,7 +11,6 @@ use isotherm_render::page::{END, begin, escape, figure};
 use super::Reproduction;
 use super::text::{COMPARISON, SUMMARY, cell_tables, rows, table};
 
-/// Returns the page of compaction.
 pub(super) fn compaction(
     runs: &[(CompactionRun, CompactionOutcome)],
     all: &Reproduction,
@@ -33,7 +32,6 @@ pub(super) fn compaction(
     html + &numbers(all) + END
 }
 
-/// Returns the notes that come before the numbers.
 fn notes(notes: &[String]) -> String {
     let paragraphs = notes
         .iter()
@@ -62,7 +60,6 @@ fn numbers(all: &Reproduction) -> String {
     html
 }
 
-/// Returns the page of the DAMON evaluation.
 pub(super) fn reclaim(all: &Reproduction) -> String {
     let mut html = begin(
         "DAMON's schemes, simulated",

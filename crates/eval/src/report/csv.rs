@@ -101,7 +101,6 @@ fn fields(
     fields
 }
 
-/// Returns an interval's mean, least and greatest.
 pub(super) fn mean_and_bounds(interval: Option<Interval>) -> [Option<f64>; 3] {
     let bounds = interval.and_then(|interval| interval.bounds());
     [
@@ -117,7 +116,6 @@ fn column(metric: &crate::metric::RunMetric) -> String {
     format!("{}.{unit}", metric.name).to_lowercase()
 }
 
-/// Formats a number with at most six decimals.
 pub(super) fn number(value: Option<f64>) -> String {
     let Some(value) = value else {
         return String::new();

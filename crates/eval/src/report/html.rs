@@ -17,7 +17,6 @@ const LEFT: f64 = 250.0;
 const RIGHT: f64 = 120.0;
 const TOP: f64 = 58.0;
 const ROW: f64 = 18.0;
-/// Distance between workloads.
 const GAP: f64 = 10.0;
 
 /// Returns the page.

@@ -17,9 +17,7 @@ use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
 use crate::text_table::{TextTable, overhead, percent, words};
 
-/// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;
-/// Metrics that are reported over the suite.
 const SUITE_METRICS: [usize; 7] = [
     RUNTIME,
     CPUTIME,
@@ -30,7 +28,6 @@ const SUITE_METRICS: [usize; 7] = [
     MEMUSED_END,
 ];
 
-/// Returns all tables that come before the details.
 pub(super) fn summary(suite: &Suite) -> Vec<TextTable> {
     let tables = [
         cases(suite),
@@ -47,7 +44,6 @@ pub(super) fn summary(suite: &Suite) -> Vec<TextTable> {
     tables
 }
 
-/// Returns each workload under each configuration, the slowest first.
 fn cases(suite: &Suite) -> TextTable {
     let mut cases = Vec::new();
     for workload in 0..suite.workloads.len() {
@@ -100,7 +96,6 @@ fn cases(suite: &Suite) -> TextTable {
     }
 }
 
-/// Returns each configuration over the suite: worst workload, mean and total.
 fn over_suite(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
@@ -141,7 +136,6 @@ fn over_suite(suite: &Suite) -> TextTable {
     }
 }
 
-/// Returns the costs of each configuration itself, and the pages read back: mean and worst of a run.
 fn costs(suite: &Suite) -> TextTable {
     const METRICS_SHOWN: [(usize, usize); 5] = [
         (MONITOR_CPU, 2),
@@ -182,7 +176,6 @@ fn costs(suite: &Suite) -> TextTable {
     }
 }
 
-/// Returns worst, mean and total beside the published worst, mean and total of the same metric and configuration.
 fn like_for_like(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for published in &PUBLISHED {
@@ -254,7 +247,6 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
     overheads.max_by(f64::total_cmp)
 }
 
-/// Returns the workloads that have a published name, beside the published values of that program.
 fn by_name(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for published in &PUBLISHED {
@@ -322,7 +314,6 @@ fn scores(suite: &Suite) -> TextTable {
     }
 }
 
-/// Returns a metric by workload and configuration: the median, and the overhead with its interval.
 pub(super) fn detail(suite: &Suite, metric: usize) -> TextTable {
     let (unit, _, _) = METRICS[metric].shown();
     let mut head = vec![format!("in {unit}")];

@@ -21,7 +21,6 @@ const PARTS: [(&str, &str, Part, usize); 3] = [
     ("acting_cpu", "seconds", |of| of.acting, 2),
 ];
 
-/// Returns a row for each workload under each configuration that is tuned, then the prediction errors.
 pub(super) fn reported(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     let of = |configuration: usize| -> Vec<&Predicted> {

@@ -21,7 +21,6 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Creates a group for this evaluation.
     pub(super) fn create() -> anyhow::Result<Self> {
         let path = parent().join(format!("isotherm-eval-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| {
@@ -37,7 +36,6 @@ impl Cgroup {
         &self.path
     }
 
-    /// Returns its processes, and those of groups below it.
     pub(super) fn members(&self) -> Vec<u32> {
         members(&self.path)
     }

@@ -106,12 +106,10 @@ impl Group {
             .with_context(|| format!("cannot wait for `{}`", self.name))
     }
 
-    /// Returns its standard output.
     pub(super) fn output(&self) -> String {
         self.read("out")
     }
 
-    /// Returns its exit status and the end of its output, for a message.
     pub(super) fn last_words(&self, status: ExitStatus) -> String {
         let said = self.read("err");
         let said = if said.trim().is_empty() {

@@ -26,12 +26,10 @@ const SETTLE: Duration = Duration::from_millis(500);
 /// Time limit for Isotherm to write its summary.
 const MONITOR_END: Duration = Duration::from_secs(15);
 
-/// Error of a run that was asked to stop.
 #[derive(Debug, Error)]
 #[error("stopped")]
 pub(super) struct Stopped;
 
-/// Options of all runs.
 pub(super) struct Measuring<'a> {
     time_limit: Duration,
     pub(super) isotherm: &'a Path,
@@ -42,11 +40,9 @@ pub(super) struct Measuring<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Folder, control group and variables of a run's commands.
 struct Place<'a> {
     folder: &'a Path,
     cgroup: Option<&'a Cgroup>,
-    /// Variables of the run's configuration.
     variables: &'a Parameters,
 }
 
@@ -164,7 +160,6 @@ impl<'a> Measuring<'a> {
         Ok((measured, summary))
     }
 
-    /// Runs a command to its end.
     fn step(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<()> {
         let mut group = self.spawn(name, line, place)?;
         let begun = Instant::now();
@@ -307,7 +302,6 @@ fn summary(output: &str) -> anyhow::Result<Value> {
     Ok(summary)
 }
 
-/// Returns the measures that the workload reported.
 fn measures(
     workload: &Workload,
     client: &Group,
@@ -338,7 +332,6 @@ fn check_running(server: &mut Option<Group>, monitor: &mut Option<Group>) -> any
     Ok(())
 }
 
-/// Returns the throughput that the workload reported.
 fn throughput(workload: &Workload, client: &Group, folder: &Path) -> anyhow::Result<Option<f64>> {
     if let Some(file) = &workload.progress_file {
         let path = folder.join(file);

@@ -146,7 +146,6 @@ impl LiveRuns for ProgramRuns<'_> {
     }
 }
 
-/// Writes the configuration of these settings, in the format that `isotherm run -c` reads.
 pub(super) fn write_configuration(
     plan: &TuningPlan,
     settings: &Settings,

@@ -23,7 +23,6 @@ pub(super) enum Root<'a> {
 }
 
 impl Root<'_> {
-    /// Returns the current sums over its processes.
     fn tree(&self) -> Tree {
         let members = match self {
             Self::Process(root) => return tree(*root),
@@ -33,7 +32,6 @@ impl Root<'_> {
     }
 }
 
-/// Sampling over one run.
 pub(super) struct Sampler<'a> {
     root: Root<'a>,
     started: Instant,
@@ -46,7 +44,6 @@ pub(super) struct Sampler<'a> {
     /// Pool of compressed swap when sampling began, and the sum of its growth over the samples.
     pool_before_kib: u64,
     pool_kib: u64,
-    /// Sums of the workload when sampling began.
     before: Tree,
     counters: BTreeMap<String, u64>,
     pressure: Option<(u64, u64)>,
@@ -163,7 +160,6 @@ fn parse_pressure(text: &str) -> Option<(u64, u64)> {
     Some((total("some ")?, total("full ")?))
 }
 
-/// Sums over the processes of a workload: `root`, its descendants and its group.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tree {
     /// Resident pages. Shared pages count for each process that maps them, as in the `rss.avg` of *DAMON Evaluation*.

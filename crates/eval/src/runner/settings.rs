@@ -14,7 +14,6 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings in `text`, a note.
     pub(super) fn of_note<'a>(text: &'a str) -> Self {
         let pair = |line: &'a str| {
             // Earlier versions wrote `thp WORD`.
@@ -35,7 +34,6 @@ impl Settings {
         self.before.is_empty()
     }
 
-    /// Returns the settings as lines of a note.
     pub(super) fn note(&self) -> String {
         let lines = self.before.iter();
         let lines = lines.map(|(path, value)| ["setting ", path, " ", value, "\n"].concat());
@@ -71,7 +69,6 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets all settings to their values before.
     pub(super) fn undo(&self) -> anyhow::Result<()> {
         let mut outcome = Ok(());
         let mut before: Vec<_> = self.before.iter().collect();

@@ -85,7 +85,6 @@ fn too_little_memory(
     })
 }
 
-/// Whether the configuration's Isotherm watches processes.
 fn attaches(configuration: &RunConfiguration) -> bool {
     let arguments = configuration.isotherm.as_deref();
     configuration.tune.is_some()

@@ -30,7 +30,6 @@ const POLL: Duration = Duration::from_millis(250);
 /// Arguments of the `isotherm` that records a workload, without the file.
 const RECORD: &str = "record --pages {targets}";
 
-/// Recordings and tuning results.
 #[derive(Default)]
 pub(super) struct Tunings {
     recorded: Vec<RunEntry>,
@@ -40,7 +39,6 @@ pub(super) struct Tunings {
 }
 
 impl Tunings {
-    /// Returns the recordings and tuning results of a journal.
     pub(super) fn of(entries: &[Entry]) -> Self {
         let mut tunings = Self::default();
         for entry in entries {
@@ -231,7 +229,6 @@ fn arguments(
     Ok(arguments)
 }
 
-/// Searches for the setting, or continues the search.
 fn search(
     bench: &Bench<'_>,
     run: &PlannedRun<'_>,

@@ -355,7 +355,6 @@ impl SimActuator<'_> {
         }
     }
 
-    /// Makes a huge page of the block that `pages` lie in.
     fn collapse_block(
         &mut self,
         is_meant: Option<bool>,

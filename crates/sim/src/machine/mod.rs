@@ -145,15 +145,12 @@ impl Default for MachineSpec {
     }
 }
 
-/// Place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Place {
     /// Never used, or given back.
     Nowhere,
-    /// In a frame.
     Memory,
-    /// In swap.
     Swap,
     /// In its file only.
     File,
@@ -198,7 +195,6 @@ pub struct SimMachine {
     pub(crate) now: Nanos,
     /// Mappings, in the order of their pages.
     areas: Vec<Area>,
-    /// End of each mapping's pages.
     area_ends: Vec<Page>,
     processes: Vec<SimProcess>,
     place: Vec<Place>,
@@ -245,7 +241,6 @@ pub struct SimMachine {
     random: Pcg64Mcg,
 }
 
-/// Pages of a block.
 const BLOCK: Page = BLOCK_PAGES as Page;
 /// Up to this number of mappings, counting them is faster than a search.
 const FEW_AREAS: usize = 16;
@@ -410,7 +405,6 @@ impl SimMachine {
         Distribution::of(us.collect())
     }
 
-    /// Returns the frame at a physical address.
     fn frame_at(&self, address: u64) -> Pfn {
         let frame = address / PAGE_SIZE;
         match self.scatter.get((frame / scatter::PIECE) as usize) {
@@ -451,13 +445,11 @@ impl SimMachine {
         self.area_ends.partition_point(|end| *end <= page)
     }
 
-    /// Returns whether there is a process of this number, and it has not ended.
     fn is_running(&self, process: usize) -> bool {
         let process = self.processes.get(process);
         process.is_some_and(SimProcess::is_running)
     }
 
-    /// Returns the page of a process at an address, if it maps that.
     fn page_at(&self, target: TargetId, address: u64) -> Option<Page> {
         let areas = self.processes.get(target.0 as usize)?.areas();
         let at = areas.partition_point(|area| self.areas[*area].spec.range.end <= address);
@@ -478,7 +470,6 @@ impl SimMachine {
             .flatten()
     }
 
-    /// Returns the page that has a frame.
     fn page_of(&self, frame: Pfn) -> Option<Page> {
         match self.memory.owner(frame) {
             Owner::Page(page) => Some(page),
@@ -499,7 +490,6 @@ impl SimMachine {
         }
     }
 
-    /// Frees a page's place in swap.
     fn release_swap(&mut self) {
         if let Some(swap) = &mut self.swap {
             swap.release(&mut self.memory);
@@ -510,7 +500,6 @@ impl SimMachine {
         draw(&mut self.random)
     }
 
-    /// Sets a page's place and updates the counters of its process.
     fn set_place(&mut self, page: Page, place: Place) {
         let was = self.place[page as usize];
         self.set_places(page..page + 1, was, place);
@@ -524,12 +513,10 @@ impl SimMachine {
     }
 }
 
-/// Returns the first page of the block of `page`.
 fn block_start(page: Page) -> Page {
     page / BLOCK * BLOCK
 }
 
-/// Returns the pages of the block from `first` on.
 fn block_at(first: Page) -> std::ops::Range<Page> {
     first..first + BLOCK
 }

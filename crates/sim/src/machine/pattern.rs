@@ -111,7 +111,6 @@ impl Pattern {
         Self::Phases(vec![(Nanos(0), rates)])
     }
 
-    /// Whether any page is ever accessed.
     pub(crate) fn is_ever_accessed(&self) -> bool {
         match self {
             Self::Phases(phases) => !phases.iter().all(|(_, rates)| rates.are_none()),
@@ -429,7 +428,6 @@ impl Trace {
             && (self.first_in(page, last, span.from)).is_some_and(|at| at <= span.to)
     }
 
-    /// Returns the first access to `page` after `from`.
     fn next(&self, page: u32, from: Nanos) -> Option<Nanos> {
         let first = self.ends.partition_point(|end| *end <= from);
         let bits = self.bits(page);

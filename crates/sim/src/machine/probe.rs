@@ -99,7 +99,6 @@ impl SimProbe<'_> {
         }
     }
 
-    /// Reads the pages of the block at `facts.address` into `facts`.
     fn look_at_block(&mut self, target: TargetId, facts: &mut BlockFacts) {
         let machine = &mut *self.machine;
         let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
@@ -141,7 +140,6 @@ impl SimProbe<'_> {
     }
 }
 
-/// Monitoring of physical addresses.
 impl SimProbe<'_> {
     /// Finds the pages that own the samples' frames, for all samples at once. Each lookup is a cache miss, and the
     /// processor overlaps several misses only if no step depends on one of them.
@@ -256,7 +254,6 @@ impl AccessProbe for SimProbe<'_> {
 }
 
 impl SimProbe<'_> {
-    /// Charges the time that the monitor takes to judge a block.
     fn judge(&mut self, target: TargetId, facts: &BlockFacts) {
         let costs = self.machine.spec().costs;
         let is_new = self.state.met.insert((target, facts.address));

@@ -318,19 +318,16 @@ impl SimProcess {
         of(is, pages as i64);
     }
 
-    /// Counts first faults of `count` pages, and waits `cost` for each.
     pub(super) fn fault(&mut self, count: u64, cost: Nanos) {
         self.minor_faults += count;
         let all = Nanos(cost.0 * count);
         self.wait(all, |losses: &mut Losses| &mut losses.first_faults);
     }
 
-    /// Returns the CPUs that it keeps busy at this point of its work.
     pub(super) fn cpus(&self) -> f64 {
         at(&self.cpus, self.work()).unwrap_or_else(|| f64::from(self.threads))
     }
 
-    /// Removes and returns the fills at the start of its work.
     pub(super) fn take_first_fills(&mut self) -> Vec<Range<Page>> {
         let nr = self.fills.partition_point(|(at, _)| *at == Nanos(0));
         self.fills.drain(..nr).map(|(_, pages)| pages).collect()
@@ -343,7 +340,6 @@ impl SimProcess {
         self.minor_faults = 0;
     }
 
-    /// Delays the whole process by `time`.
     pub(super) fn lose(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
         self.debt += time.0 as f64;
         *of(&mut self.losses) += time.0 as f64 / 1e9;

@@ -12,7 +12,6 @@ use isotherm_engine::Nanos;
 
 use super::SimMachine;
 
-/// Urgency of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// No allocation waits for it.
@@ -26,7 +25,6 @@ const BATCH: u64 = 1 << 15;
 /// Number of rounds without any success after which kswapd leaves a node alone (the kernel's MAX_RECLAIM_RETRIES),
 /// until memory is freed otherwise.
 const FAILURES_MAX: u32 = 16;
-/// Number of pages that direct reclaim frees.
 const DIRECT_PAGES: u64 = 64;
 
 impl SimMachine {

@@ -25,7 +25,6 @@ const PERIOD: Nanos = Nanos::from_millis(1_000);
 const PAGES_PER_PERIOD: u64 = 4 << 20;
 /// Number of classes of rates, each a quarter of an octave wide.
 const CLASSES: usize = 256;
-/// Bytes that an access moves.
 const LINE_BYTES: f64 = 64.0;
 /// Number of rounds in which waits and the demand on nodes converge.
 const ROUNDS: usize = 40;
@@ -92,7 +91,6 @@ pub fn miss_share(pages: impl IntoIterator<Item = (f64, f64)>, entries: u32) -> 
 }
 
 impl SimMachine {
-    /// Computes the speeds of all processes.
     pub(super) fn refresh_speeds(&mut self) {
         let periods = self.pages_to_weigh().div_ceil(PAGES_PER_PERIOD).max(1);
         let period = Nanos(PERIOD.0 * periods);

@@ -83,12 +83,9 @@ pub struct NodeSize {
 #[derive(Clone, Debug)]
 pub struct Memory {
     zones: Vec<SimZone>,
-    /// The node of each zone.
     nodes: Vec<u32>,
     owners: RunTable,
-    /// The frame of each page.
     frames: RunTable,
-    /// Counts changes of owners.
     changes: u64,
 }
 
@@ -341,7 +338,6 @@ impl Memory {
         self.own(frame, order, Run::Same(ISOLATED));
     }
 
-    /// Returns an isolated frame to the free lists.
     pub(crate) fn release_isolated(&mut self, frame: Pfn) {
         debug_assert_eq!(self.owner(frame), Owner::Isolated);
         self.owners.set(frame as usize, FREE);
@@ -349,7 +345,6 @@ impl Memory {
         self.zones[zone].release(frame, 0);
     }
 
-    /// Moves the page at `from` to the isolated frame `to`, and frees `from`.
     pub(crate) fn move_page(&mut self, from: Pfn, to: Pfn) {
         let Owner::Page(page) = self.owner(from) else {
             unreachable!("only pages are moved");

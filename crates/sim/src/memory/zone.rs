@@ -40,7 +40,6 @@ pub struct SimZone {
     watermark: u64,
 }
 
-/// Kind and counts of a pageblock.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     kind: Kind,
@@ -129,7 +128,6 @@ impl SimZone {
         self.blocks.len() as u64
     }
 
-    /// Free frames of a pageblock.
     pub(crate) fn free_in(&self, block: u64) -> u64 {
         u64::from(self.blocks[block as usize].free)
     }
@@ -160,7 +158,6 @@ impl SimZone {
         found
     }
 
-    /// Allocates a block of `order`.
     pub(super) fn allocate(&mut self, order: u8, kind: Kind) -> Option<Pfn> {
         if !self.has_block(order) {
             return None;
@@ -278,7 +275,6 @@ impl SimZone {
         Some((at, found))
     }
 
-    /// Changes a pageblock and its free blocks to `kind`.
     fn claim(&mut self, block: u64, kind: Kind) {
         let (from, to) = (block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES);
         let old = self.blocks[block as usize].kind as usize;

@@ -16,7 +16,6 @@ use super::world::SimulatedWorld;
 use super::{PHYSICAL, SimContextSpec, Watch};
 use crate::machine::{Rules, SimActuator, SimMachine, SimProcess, Use};
 
-/// Executes a context's schemes.
 pub(super) struct Acting {
     pub(super) context: Context,
     meter: ActMeter,
@@ -27,7 +26,6 @@ pub(super) struct Acting {
     spares_accessed: bool,
 }
 
-/// Result of a step.
 pub(super) struct Step {
     pub(super) done: Vec<Operation>,
     pub(super) outcomes: Vec<Outcome>,
@@ -36,8 +34,6 @@ pub(super) struct Step {
 }
 
 impl Acting {
-    /// # Errors
-    /// Fails if a scheme is invalid.
     pub(super) fn new(spec: &SimContextSpec) -> Result<Self, SchemeError> {
         Ok(Self {
             context: Context::new(spec.schemes.clone(), spec.guard, spec.dry_run)?,
@@ -49,7 +45,6 @@ impl Acting {
         })
     }
 
-    /// Forgets a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.context.forget(target);
         self.waits.forget(target);

@@ -67,7 +67,6 @@ impl Targets {
         watching.filter_map(move |context| self.given.number(*context, local))
     }
 
-    /// Reports new targets, and those that have ended.
     pub(super) fn tell(&mut self, machine: &SimMachine, events: &mut Vec<Event>) {
         if !std::mem::replace(&mut self.told_physical, true) {
             for context in self.of_physical.clone() {

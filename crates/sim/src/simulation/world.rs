@@ -14,7 +14,6 @@ use super::PHYSICAL;
 use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
 use crate::memory::SimZone;
 
-/// The targets of a context.
 pub(super) struct Followed {
     is_physical: bool,
     known: BTreeMap<TargetId, Vec<AddressRange>>,
@@ -95,10 +94,8 @@ impl TargetSource<SimProbe<'_>> for Followed {
     }
 }
 
-/// The machine, while a context acts on it.
 pub(super) struct SimulatedWorld<'a> {
     pub(super) actuator: SimActuator<'a>,
-    /// The context's monitor.
     pub(super) monitor: &'a mut MonitorLoop,
     /// The time on the monitors' clock.
     pub(super) clock: Nanos,

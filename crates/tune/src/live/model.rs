@@ -38,7 +38,6 @@ const NOISE_WEIGHT: f64 = 2.0;
 pub(super) struct Predicted {
     /// Places on the ladders, 0 to 1.
     pub(super) place: Vec<f64>,
-    /// Predicted value.
     pub(super) value: f64,
 }
 
@@ -51,14 +50,12 @@ pub(super) struct Observed {
     pub(super) nr_bases: usize,
 }
 
-/// A number with a standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Normal {
     pub(super) mean: f64,
     pub(super) deviation: f64,
 }
 
-/// A model of all settings, from the runs of some.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     prior: Prior,
@@ -70,7 +67,6 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Fits the model to what was observed, where a single run varies by `noise`.
     pub(super) fn new(prior: Prior, observed: &[Observed], noise: f64) -> Self {
         let settings: Vec<Predicted> = observed.iter().map(|of| of.predicted.clone()).collect();
         let covariance = |row: usize, column: usize| {

@@ -86,7 +86,6 @@ pub struct CompactionOutcome {
     pub threads: Vec<ThreadSummary>,
 }
 
-/// A fragmented machine.
 struct World {
     memory: Memory,
     scanners: Vec<Scanners>,
@@ -101,7 +100,6 @@ struct World {
     is_small: bool,
 }
 
-/// The kind of allocation of a huge page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asker {
     /// An allocation of the kernel: from any node that has one, else by compaction, as often as it takes.

@@ -125,7 +125,6 @@ impl Program {
         program
     }
 
-    /// Number of 2 MiB blocks in which it has pages.
     fn blocks(&self) -> u64 {
         (self.bytes / PAGE_SIZE).div_ceil(u64::from(self.filled_of_block))
     }
@@ -345,7 +344,6 @@ impl ReclaimConfiguration {
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
-/// A second of a run.
 #[derive(Clone, Copy, Debug)]
 struct Second {
     at: Nanos,
@@ -354,7 +352,6 @@ struct Second {
     used: f64,
 }
 
-/// Statistics of a run, second by second.
 struct Means {
     used_before: u64,
     window: Nanos,

@@ -104,7 +104,6 @@ struct Pages {
     next: usize,
 }
 
-/// The pages of a size class.
 struct Class {
     record_bytes: f64,
     /// The page that is being filled; `room` is the number of its free bytes.

@@ -14,7 +14,6 @@ const LATENCIES: &str =
 const JAVA: &str =
     include_str!("../../../../experiments/published/proactive_compaction_java_heap_seconds.csv");
 
-/// Heap of the Java process.
 const HEAP_GIB: u64 = 700;
 /// Duration of the run in which nothing can be compacted.
 const UNMOVABLE_TIME: Nanos = Nanos::from_millis(600_000);

@@ -93,7 +93,6 @@ impl Publication {
     }
 }
 
-/// Returns the inputs of each program.
 fn inputs() -> Vec<(&'static str, Inputs)> {
     let column = |metric, name| V24.column(metric, name);
     let (rss, used) = (

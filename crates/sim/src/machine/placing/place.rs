@@ -14,10 +14,8 @@ use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
 
 /// Bytes of the first node that are DMA32; the fourth GiB of addresses is for devices.
 const DMA32_BYTES: u64 = 3 << 30;
-/// Zones consist of whole blocks of 4 MiB.
 const ZONE_UNIT: u64 = 4 << 20;
 
-/// Returns a node's zones, in the order of addresses.
 pub(in crate::machine) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
     let pages = |bytes: u64| bytes / ZONE_UNIT * (ZONE_UNIT / PAGE_SIZE);
     let movable = pages(node.movable.min(node.size));
@@ -86,7 +84,6 @@ fn reserve(memory: &Memory, place: usize) -> u64 {
 }
 
 impl SimMachine {
-    /// Returns the indices of a node's zones, in the order of addresses.
     pub(in crate::machine) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
         let mut zones = self.memory.zones_of(node as u32);
         let first = zones.next().unwrap_or(0);
