@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use isotherm_config::{ConfigFormat, Request, load};
 use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
-use isotherm_eval::runner::{ProgramRuns, ProgramSpec, RunEvent};
+use isotherm_eval::runner::{ProgramRuns, ProgramSpec, RunEvent, RunnerSpec};
 use isotherm_session::simulated::read_trace;
 use isotherm_tune::{
     Estimate, Evaluate, LiveRun, LiveRuns, Objective, PlannedReplays, Prediction, PublishedMethod,
@@ -375,14 +375,16 @@ fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let stop = AtomicBool::new(false);
     let spec = ProgramSpec {
-        experiment: &experiment,
-        path: Path::new(&path),
+        runner: RunnerSpec {
+            experiment: &experiment,
+            path: Path::new(&path),
+            output: folder.path(),
+            isotherm: Path::new(&isotherm),
+            stop: &stop,
+        },
         workload,
         base: &experiment.configurations[0],
         plan: &plan,
-        folder: folder.path(),
-        isotherm: Path::new(&isotherm),
-        stop: &stop,
     };
     let mut on_event = |event: RunEvent<'_>| {
         if let RunEvent::Warning(text) = event {

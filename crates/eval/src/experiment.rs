@@ -96,10 +96,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Returns the bytes of memory that must be available for it, besides those that always stay.
-    ///
-    /// # Errors
-    /// Fails if the memory is no size, or names an unknown parameter.
+    /// Returns the bytes of memory that must be available for it, besides those that always stay. Fails if the memory
+    /// is no size, or names an unknown parameter.
     pub fn memory_bytes(&self, parameters: &Parameters) -> Result<u64, String> {
         let Some(memory) = &self.memory else {
             return Ok(0);
@@ -271,10 +269,7 @@ impl File {
 
 impl Experiment {
     /// Creates an experiment of one shell command, run once without Isotherm; `progress` is as in
-    /// [`Workload::progress`].
-    ///
-    /// # Errors
-    /// Fails if the regular expression is not valid.
+    /// [`Workload::progress`]. Fails if the regular expression is not valid.
     pub fn of_command(run: String, progress: Option<String>) -> Result<Self, ExperimentError> {
         const LONG_S: u64 = 7 * 24 * 3600;
         let workload = Workload {

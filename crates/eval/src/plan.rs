@@ -64,6 +64,24 @@ impl PlannedRun<'_> {
         })
     }
 
+    /// Returns the run's entry in the journal.
+    pub fn entry(
+        &self,
+        time_s: u64,
+        outcome: RunResult,
+        monitor: Option<serde_json::Value>,
+    ) -> RunEntry {
+        RunEntry {
+            workload: self.workload.name.clone(),
+            configuration: self.configuration.name.clone(),
+            repeat: self.repeat,
+            fingerprint: self.fingerprint.clone(),
+            time_s,
+            outcome,
+            monitor,
+        }
+    }
+
     fn has_name_of(&self, entry: &RunEntry) -> bool {
         self.workload.name == entry.workload
             && self.configuration.name == entry.configuration

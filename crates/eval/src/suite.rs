@@ -458,15 +458,7 @@ pub(crate) mod tests {
                     ..RunMeasurements::default()
                 }))
             };
-            entries.push(Entry::Run(Box::new(RunEntry {
-                workload: run.workload.name.clone(),
-                configuration: run.configuration.name.clone(),
-                repeat: run.repeat,
-                fingerprint: run.fingerprint,
-                time_s: 0,
-                outcome,
-                monitor: None,
-            })));
+            entries.push(Entry::Run(Box::new(run.entry(0, outcome, None))));
         }
         entries
     }

@@ -86,6 +86,7 @@ pub(crate) fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{:+.1} %", value + 0.0))
 }
 
-pub(crate) fn words(head: &[&str]) -> Vec<String> {
-    head.iter().map(|&word| word.to_owned()).collect()
+/// Returns the heads of columns, which `|` separates.
+pub(crate) fn words(heads: &str) -> Vec<String> {
+    heads.split('|').map(str::to_owned).collect()
 }

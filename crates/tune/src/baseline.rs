@@ -34,8 +34,6 @@ pub enum PublishedMethod {
 pub(super) type Run<'a> = dyn FnMut(&SearchPoint) -> anyhow::Result<Option<Prediction>> + 'a;
 
 /// Runs a method; `run` sees each point once or more often. Returns `false` if the method was stopped before its end.
-///
-/// # Errors
 /// Fails if `run` fails.
 pub(super) fn run_method(
     method: PublishedMethod,

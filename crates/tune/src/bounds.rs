@@ -79,10 +79,8 @@ impl Variation {
 }
 
 impl Replays {
-    /// Returns the prediction for `spec`, with bounds; `None` if it was asked to stop meanwhile.
-    ///
-    /// # Errors
-    /// Fails if `spec` cannot be simulated.
+    /// Returns the prediction for `spec`, with bounds; `None` if it was asked to stop meanwhile. Fails if `spec` cannot
+    /// be simulated.
     pub fn bounded(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
         match self.predicted(spec)? {
             Some(prediction) => self.with_bounds(spec, prediction),

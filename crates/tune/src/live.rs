@@ -57,17 +57,11 @@ const QUANTILES: [f64; 9] = [
 /// Makes live runs.
 pub trait LiveRuns {
     /// Runs the program without schemes, with a recorder beside it that writes its trace to `path`. Returns `false` if
-    /// it was asked to stop.
-    ///
-    /// # Errors
-    /// Fails if the run fails, with the reason.
+    /// it was asked to stop. Fails if the run fails, with the reason.
     fn trace(&mut self, path: &Path) -> anyhow::Result<bool>;
 
     /// Runs the program under the schemes with these settings, or without schemes. Returns `None` if it was asked to
-    /// stop.
-    ///
-    /// # Errors
-    /// Fails if the run fails, with the reason.
+    /// stop. Fails if the run fails, with the reason.
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>>;
 }
 
@@ -172,10 +166,7 @@ struct Learnt {
 }
 
 /// Makes at most `most` runs under schemes, with runs without schemes between, and corrects the predictions of `search`
-/// by them. Runs of the journal count as made.
-///
-/// # Errors
-/// Fails if a run fails.
+/// by them. Runs of the journal count as made. Fails if a run fails.
 pub fn run_live(
     search: &mut Search,
     objective: Objective,

@@ -53,10 +53,8 @@ pub enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Reads `600M`, or `60%` of the memory resident without schemes.
-    ///
-    /// # Errors
-    /// Fails if the text is neither a size nor a share, or if the size is 0.
+    /// Reads `600M`, or `60%` of the memory resident without schemes. Fails if the text is neither a size nor a share,
+    /// or if the size is 0.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         if text.trim_end().ends_with('%') {
             return Ok(Self::Share(parse_share(text)?));
@@ -90,10 +88,7 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Reads `dram=3.5,cxl=1.5,cpu=30`.
-    ///
-    /// # Errors
-    /// Fails if a name or a price is wrong, with the known names.
+    /// Reads `dram=3.5,cxl=1.5,cpu=30`. Fails if a name or a price is wrong, with the known names.
     pub fn parse(text: &str) -> Result<Self, String> {
         const KNOWN: &str = "write what a month costs: dram= and cxl= by GiB, cpu= by CPU, e.g. dram=3.5,cxl=1.5,cpu=20";
         let mut prices = Self::default();

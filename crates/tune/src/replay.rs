@@ -27,10 +27,7 @@ use crate::fnv::{FNV_START, fnv};
 /// Predicts the results of settings, by a replay or a live run.
 pub trait Evaluate: Sync {
     /// Returns the prediction under the schemes with these settings; `None` if it was asked to stop. The same settings
-    /// give the same prediction, whatever is evaluated at the same time.
-    ///
-    /// # Errors
-    /// Fails if the settings cannot be evaluated.
+    /// give the same prediction, whatever is evaluated at the same time. Fails if the settings cannot be evaluated.
     fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>>;
 }
 
@@ -108,10 +105,7 @@ struct Progress {
 
 impl Replays {
     /// Creates replays of `replay`. Replays it once as `watching` asks, without schemes, as the base of all
-    /// comparisons. Returns `None` if it was asked to stop meanwhile.
-    ///
-    /// # Errors
-    /// Fails if the trace cannot be simulated.
+    /// comparisons. Returns `None` if it was asked to stop meanwhile. Fails if the trace cannot be simulated.
     pub fn new(
         watching: &SessionSpec,
         replay: Replay,
@@ -120,10 +114,7 @@ impl Replays {
         Self::of(watching, replay, (1, 1.0), each_second.into())
     }
 
-    /// Creates replays of one block in `one_in`.
-    ///
-    /// # Errors
-    /// Fails if the trace cannot be simulated, or if the sample has no block.
+    /// Creates replays of one block in `one_in`. Fails if the trace cannot be simulated, or if the sample has no block.
     pub fn coarse(
         watching: &SessionSpec,
         replay: &Replay,
@@ -165,10 +156,8 @@ impl Replays {
         self.prediction(&self.base, &self.base)
     }
 
-    /// Returns the prediction for `spec`, without bounds; `None` if it was asked to stop.
-    ///
-    /// # Errors
-    /// Fails if `spec` cannot be simulated.
+    /// Returns the prediction for `spec`, without bounds; `None` if it was asked to stop. Fails if `spec` cannot be
+    /// simulated.
     pub fn predicted(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
         let totals = self.run(spec, &self.machine)?;
         Ok(totals.map(|totals| self.prediction(&totals, &self.base)))

@@ -69,10 +69,8 @@ pub enum RunProgress {
 
 type Tell<'a> = &'a (dyn Fn(RunProgress) + Sync);
 
-/// Simulates an experiment with `jobs` runs at the same time. Each run takes up to 3 GiB.
-///
-/// # Errors
-/// Fails if the experiment cannot be simulated.
+/// Simulates an experiment with `jobs` runs at the same time. Each run takes up to 3 GiB. Fails if the experiment
+/// cannot be simulated.
 pub fn reproduce(
     experiment: PublishedExperiment,
     jobs: u8,

@@ -44,15 +44,9 @@ pub(super) fn reported(suite: &Suite) -> TextTable {
              ± 95 % interval. Published: by others on other machines, as the experiment's file has it.",
             suite.configurations[0]
         ),
-        head: words(&[
-            "workload",
-            "measure",
-            "configuration",
-            "ours",
-            "against the first",
-            "published",
-            "published against the first",
-        ]),
+        head: words(
+            "workload|measure|configuration|ours|against the first|published|published against the first",
+        ),
         rows,
     }
 }

@@ -81,17 +81,9 @@ fn cases(suite: &Suite) -> TextTable {
             nr.min(CASES_SHOWN),
             suite.configurations[0],
         ),
-        head: words(&[
-            "configuration",
-            "workload",
-            "runtime",
-            "CPU time",
-            "RSS",
-            "RSS + pool",
-            "major faults",
-            "acting CPU s",
-            "stops",
-        ]),
+        head: words(
+            "configuration|workload|runtime|CPU time|RSS|RSS + pool|major faults|acting CPU s|stops",
+        ),
         rows: cases.iter().take(CASES_SHOWN).map(row).collect(),
     }
 }
@@ -124,14 +116,7 @@ fn over_suite(suite: &Suite) -> TextTable {
                resident memory with what compressed swap takes; the pool is the machine's, so it \
                is too much where a scheme acts on all memory."
             .into(),
-        head: words(&[
-            "configuration",
-            "metric",
-            "worst",
-            "mean",
-            "total",
-            "workloads",
-        ]),
+        head: words("configuration|metric|worst|mean|total|workloads"),
         rows,
     }
 }
@@ -164,14 +149,9 @@ fn costs(suite: &Suite) -> TextTable {
                workload's own; refaults are the machine's anonymous pages that came back after \
                eviction, those from the swap cache (minor faults) included."
             .into(),
-        head: words(&[
-            "configuration",
-            "monitor, % of a CPU",
-            "acting CPU s",
-            "guard stops",
-            "major faults",
-            "refaults",
-        ]),
+        head: words(
+            "configuration|monitor, % of a CPU|acting CPU s|guard stops|major faults|refaults",
+        ),
         rows: rows.collect(),
     }
 }
@@ -217,17 +197,9 @@ fn like_for_like(suite: &Suite) -> TextTable {
              Their prcl was tuned for each program. `ours` and `tuned` stand beside their prcl.",
             suite.workloads.len()
         ),
-        head: words(&[
-            "metric",
-            "configuration",
-            "worst",
-            "published worst",
-            "mean",
-            "published mean",
-            "total",
-            "published total",
-            "by",
-        ]),
+        head: words(
+            "metric|configuration|worst|published worst|mean|published mean|total|published total|by",
+        ),
         rows,
     }
 }
@@ -276,21 +248,13 @@ fn by_name(suite: &Suite) -> TextTable {
         note: "Where the names differ, it is a program of that name in another version and with \
                another input."
             .into(),
-        head: words(&[
-            "workload",
-            "published as",
-            "metric",
-            "configuration",
-            "ours",
-            "published",
-            "by",
-        ]),
+        head: words("workload|published as|metric|configuration|ours|published|by"),
         rows,
     }
 }
 
 fn scores(suite: &Suite) -> TextTable {
-    let mut head = words(&["workload"]);
+    let mut head = words("workload");
     head.extend(suite.configurations.iter().skip(1).cloned());
     let row = |(workload, name): (usize, &String)| {
         let mut row = vec![name.clone()];

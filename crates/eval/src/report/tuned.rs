@@ -47,17 +47,10 @@ pub(super) fn reported(suite: &Suite) -> TextTable {
              whose interval touches them.",
             suite.configurations[0]
         ),
-        head: words(&[
-            "configuration",
-            "workload",
-            "setting",
-            "saved, predicted",
-            "saved",
-            "slowdown, predicted",
-            "runtime",
-            "acting CPU s, predicted",
-            "acting CPU s",
-        ]),
+        head: words(
+            "configuration|workload|setting|saved, predicted|saved|slowdown, predicted|runtime|\
+             acting CPU s, predicted|acting CPU s",
+        ),
         rows,
     }
 }
@@ -152,8 +145,7 @@ fn mean(interval: Option<Interval>) -> String {
 
 /// Returns the table as CSV, a row for each workload. Empty: not known, or no setting was found.
 pub fn csv(suite: &Suite) -> String {
-    let mut head = words(&["workload", "configuration", "setting", "program"]);
-    head.extend(words(&["program_share", "nr_tried"]));
+    let mut head = words("workload|configuration|setting|program|program_share|nr_tried");
     for (name, unit, _, _) in PARTS {
         for end in ["predicted", "predicted_low", "predicted_high"] {
             head.push(format!("{name}_{unit}_{end}"));

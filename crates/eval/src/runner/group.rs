@@ -19,10 +19,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// Length of the end of a command's output that messages contain.
 const TAIL_BYTES: usize = 400;
 
-/// Quotes a text as one word of a shell.
-///
-/// # Errors
-/// Fails if it is no UTF-8.
+/// Quotes a text as one word of a shell. Fails if it is no UTF-8.
 pub fn quoted(word: impl AsRef<OsStr>) -> anyhow::Result<String> {
     let word = word.as_ref();
     let text = word.to_str();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -31,13 +31,10 @@ const MONITOR_END: Duration = Duration::from_secs(15);
 pub(super) struct Stopped;
 
 pub(super) struct Measuring<'a> {
+    pub(super) spec: RunnerSpec<'a>,
     time_limit: Duration,
-    pub(super) isotherm: &'a Path,
     /// Folder of the experiment's file and the files that come with it.
     pub(super) experiment_folder: PathBuf,
-    pub(super) output: &'a Path,
-    parameters: &'a Parameters,
-    stop: &'a AtomicBool,
 }
 
 struct Place<'a> {
@@ -47,19 +44,21 @@ struct Place<'a> {
 }
 
 impl<'a> Measuring<'a> {
-    pub(super) fn new(spec: &RunnerSpec<'a>) -> anyhow::Result<Self> {
+    pub(super) fn new(spec: RunnerSpec<'a>) -> anyhow::Result<Self> {
         let path = spec
             .path
             .canonicalize()
             .with_context(|| format!("cannot find {}", spec.path.display()))?;
         Ok(Self {
+            spec,
             time_limit: Duration::from_secs(spec.experiment.time_limit_s),
-            isotherm: spec.isotherm,
             experiment_folder: path.parent().unwrap_or(Path::new("/")).to_owned(),
-            output: spec.output,
-            parameters: &spec.experiment.parameters,
-            stop: spec.stop,
         })
+    }
+
+    /// Whether an error comes of a request to stop.
+    pub(super) fn is_stop(&self, error: &anyhow::Error) -> bool {
+        error.is::<Stopped>() || self.spec.stop.load(Ordering::Relaxed)
     }
 
     /// Makes a run. On failure, its commands' output is kept in the output folder.
@@ -187,12 +186,12 @@ impl<'a> Measuring<'a> {
 
     /// Starts a command that does not belong to the workload.
     fn spawn_beside(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<Group> {
-        let own = [self.parameters, place.variables].into_iter().flatten();
-        let mut variables: Vec<(&str, &Path)> = own
+        let own = [&self.spec.experiment.parameters, place.variables];
+        let mut variables: Vec<(&str, &Path)> = { own.into_iter().flatten() }
             .map(|(name, value)| (name.as_str(), Path::new(value)))
             .collect();
         variables.extend([
-            ("ISOTHERM", self.isotherm),
+            ("ISOTHERM", self.spec.isotherm),
             ("EXPERIMENT", self.experiment_folder.as_path()),
             ("DIR", place.folder),
         ]);
@@ -218,7 +217,7 @@ impl<'a> Measuring<'a> {
         const STEP: Duration = Duration::from_millis(100);
         let until = Instant::now() + time;
         loop {
-            if self.stop.load(Ordering::Relaxed) {
+            if self.spec.stop.load(Ordering::Relaxed) {
                 return Err(Stopped.into());
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -234,7 +233,7 @@ impl<'a> Measuring<'a> {
             "{}.{}.{}",
             run.workload.name, run.configuration.name, run.repeat
         );
-        let kept = self.output.join("failed").join(name.replace('/', "_"));
+        let kept = self.spec.output.join("failed").join(name.replace('/', "_"));
         let keep = || -> std::io::Result<()> {
             fs::create_dir_all(&kept)?;
             for step in ["setup", "serve", "warmup", "run", "isotherm"] {
