@@ -245,21 +245,10 @@ fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), Jo
 mod tests {
     use super::*;
     use crate::Estimate;
-    use crate::param::TraceTimes;
-    use crate::space::Space;
-    use isotherm_config::{ContextConfig, preset};
-    use isotherm_engine::Nanos;
+    use crate::tests::prcl_space;
 
     fn some_settings() -> Vec<Settings> {
-        let contexts = [ContextConfig {
-            schemes: preset("prcl").expect("it is there").schemes,
-            ..ContextConfig::default()
-        }];
-        let times = TraceTimes {
-            duration: Nanos::from_millis(60_000),
-            interval: Nanos::from_millis(1_000),
-        };
-        let space = Space::new(&["age=1s,2s,3s".to_owned()], &contexts, times).expect("a space");
+        let space = prcl_space(&["age=1s,2s,3s"], 60);
         (0..3).map(|n| space.settings(&space.point(n))).collect()
     }
 

@@ -14,6 +14,24 @@ use super::*;
 
 mod corpus;
 
+/// The schemes of a preset, in a context.
+pub(crate) fn contexts(name: &str) -> Vec<ContextConfig> {
+    vec![ContextConfig {
+        schemes: preset(name).expect("it is there").schemes,
+        ..ContextConfig::default()
+    }]
+}
+
+/// A space of the preset `prcl`, for a trace of this length with a scan each second.
+pub(crate) fn prcl_space(params: &[&str], seconds: u64) -> Space {
+    let times = TraceTimes {
+        duration: Nanos::from_millis(1_000 * seconds),
+        interval: Nanos::from_millis(1_000),
+    };
+    let params: Vec<String> = params.iter().map(|param| (*param).to_owned()).collect();
+    Space::new(&params, &contexts("prcl"), times).expect("a space")
+}
+
 const SCANS: u64 = 40;
 
 /// A program of four blocks: one in use all the time, one every ten seconds, one at first, one never.
@@ -383,10 +401,7 @@ fn what_is_written_is_what_was_tried_under_its_guard() {
 
 #[test]
 fn a_file_s_own_guard_and_schemes_are_kept() {
-    let mut own = ContextConfig {
-        schemes: preset("prcl").expect("there").schemes,
-        ..ContextConfig::default()
-    };
+    let mut own = contexts("prcl").remove(0);
     own.own.guard.max_slowdown = Some(0.005);
     let plan = TuningPlan::new(vec![own.clone()], Request::default(), Some(0.02)).expect("a plan");
     assert_eq!(plan.contexts(), [own.clone()]);

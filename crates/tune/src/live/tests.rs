@@ -1,10 +1,8 @@
 //! Live runs of a made-up program whose true results are known.
 
-use isotherm_config::{ContextConfig, preset};
-use isotherm_engine::Nanos;
-
 use super::*;
-use crate::{Fingerprint, Space, TraceTimes};
+use crate::Fingerprint;
+use crate::tests::{contexts, prcl_space};
 
 const MAX_SLOWDOWN: f64 = 0.02;
 const OBJECTIVE: Objective = Objective::Memory {
@@ -13,16 +11,8 @@ const OBJECTIVE: Objective = Objective::Memory {
 
 /// Searches 20 ages: the younger the age, the more memory is saved and the more time is lost.
 fn search() -> Search {
-    let contexts = [ContextConfig {
-        schemes: preset("prcl").expect("it is there").schemes,
-        ..ContextConfig::default()
-    }];
-    let times = TraceTimes {
-        duration: Nanos::from_millis(60_000),
-        interval: Nanos::from_millis(1_000),
-    };
-    let space = Space::new(&["age=1s..30s:20".to_owned()], &contexts, times).expect("a space");
-    let mut search = Search::new(space, OBJECTIVE, 64, 1, &contexts);
+    let space = prcl_space(&["age=1s..30s:20"], 60);
+    let mut search = Search::new(space, OBJECTIVE, 64, 1, &contexts("prcl"));
     loop {
         let batch = search.suggest();
         if batch.is_empty() {

@@ -1,21 +1,14 @@
 //! Tests of the syntax of `--param`, and of values that survive a round trip.
 
-use isotherm_config::preset;
 use proptest::prelude::*;
 
 use super::*;
+use crate::tests::contexts;
 
 const TIMES: TraceTimes = TraceTimes {
     duration: Nanos(120_000_000_000),
     interval: Nanos(1_000_000_000),
 };
-
-fn contexts(name: &str) -> Vec<ContextConfig> {
-    vec![ContextConfig {
-        schemes: preset(name).expect("it is there").schemes,
-        ..ContextConfig::default()
-    }]
-}
 
 fn parsed(text: &str) -> Result<String, String> {
     let parameter = Parameter::parse(text, &Knob::ALL, TIMES).map_err(|error| error.to_string())?;
