@@ -361,7 +361,8 @@ impl Parameter {
             let count = count.filter(|count| (2..=STEPS_MAX).contains(count));
             let count = count.ok_or_else(|| {
                 fault(format!(
-                    "'{steps}' is no number of steps; write how many values to try, 2 to {STEPS_MAX}, e.g. age=1s..2min:8"
+                    "'{steps}' is no number of steps; write how many values to try, 2 to {STEPS_MAX}, e.g. \
+                     age=1s..2min:8"
                 ))
             })?;
             ladder = spread(&ladder, count);

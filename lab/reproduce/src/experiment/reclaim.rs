@@ -289,7 +289,11 @@ pub fn run(program: &Program, configuration: &ReclaimConfiguration) -> ReclaimOu
     let starts = program.processes(with_huge).into_iter();
     let starts = starts.map(|process| (Nanos(0), process)).collect();
     let contexts = configuration.context(program).into_iter().collect();
-    let mut means = Means::new(&machine, WINDOW);
+    let mut means = Means {
+        used_before: machine.used(),
+        due: SECOND,
+        seconds: Vec::new(),
+    };
     let simulation = Simulation::new(machine, starts, contexts, WINDOW);
     let mut simulation = simulation.expect("a configuration of ours");
     if configuration.rules == Rules::Isotherm {
@@ -354,21 +358,11 @@ struct Second {
 
 struct Means {
     used_before: u64,
-    window: Nanos,
     due: Nanos,
     seconds: Vec<Second>,
 }
 
 impl Means {
-    fn new(machine: &SimMachine, window: Nanos) -> Self {
-        Self {
-            used_before: machine.used(),
-            window,
-            due: SECOND,
-            seconds: Vec::new(),
-        }
-    }
-
     fn look(&mut self, machine: &SimMachine) {
         if machine.now() < self.due {
             return;
@@ -387,7 +381,7 @@ impl Means {
     /// one.
     fn outcome(&self, machine: &SimMachine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
         let process = &machine.processes()[0];
-        let ended = process.ended().unwrap_or(self.window).as_secs_f64();
+        let ended = process.ended().unwrap_or(WINDOW).as_secs_f64();
         let tail = &self.seconds[self.seconds.len() * 2 / 3..];
         let rest_s = match (process.is_running(), tail.first(), tail.last()) {
             (true, Some(first), Some(last)) if last.work > first.work => {

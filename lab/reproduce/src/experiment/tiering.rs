@@ -271,7 +271,7 @@ mod tests {
             all_slow: 0.2,
             seed: 3,
         };
-        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
+        for distribution in KeyDistribution::ALL {
             let reads = reads(&setting, distribution);
             let contexts = vec![
                 context(0, 1, Action::MigrateCold, (0.0, 0.0)),

@@ -171,6 +171,8 @@ impl Evaluation {
 
     /// Compares every cell of both publications: orig's values, and each configuration's changes to them.
     pub fn comparisons(&self, runs: &[(ReclaimRun, ReclaimOutcome)]) -> Vec<PublishedComparison> {
+        let mut configurations = self.configurations.iter();
+        let orig_at = configurations.position(|c| c.name == "orig");
         let mut all = Vec::new();
         for publication in [&V24, &PPRCL] {
             for metric in Metric::ALL {
@@ -183,7 +185,7 @@ impl Evaluation {
                         else {
                             continue;
                         };
-                        let first = self.orig().and_then(of).map(|o| metric.of(&o));
+                        let first = orig_at.and_then(of).map(|o| metric.of(&o));
                         let made = of(place).map(|o| metric.of(&o));
                         let cell = Cell {
                             metric,
@@ -198,10 +200,6 @@ impl Evaluation {
             }
         }
         all
-    }
-
-    fn orig(&self) -> Option<usize> {
-        self.configurations.iter().position(|c| c.name == "orig")
     }
 }
 

@@ -44,8 +44,7 @@ pub fn runs() -> Vec<TieringRun> {
     let mut runs = Vec::new();
     for placement in [Placement::Tiered, Placement::Default] {
         for cold_gib in COLD_GIB {
-            let distributions = [KeyDistribution::Zipfian, KeyDistribution::Latest];
-            runs.extend(distributions.map(|distribution| TieringRun {
+            runs.extend(KeyDistribution::ALL.map(|distribution| TieringRun {
                 distribution,
                 placement,
                 cold_gib,
@@ -58,7 +57,7 @@ pub fn runs() -> Vec<TieringRun> {
 impl TieringRun {
     /// A short title of the run.
     pub fn title(&self) -> String {
-        let (distribution, how) = (name(self.distribution), self.placement.name());
+        let (distribution, how) = (self.distribution.name(), self.placement.name());
         format!("redis, {distribution}, {how}, {} GB cold", self.cold_gib)
     }
 
@@ -76,7 +75,7 @@ impl TieringRun {
 
 /// Returns the additional time of redis on CXL memory alone, as a share: the mean of the published ones.
 fn all_slow(distribution: KeyDistribution) -> f64 {
-    let row = [name(distribution), "normalized_time", "CXL-only"];
+    let row = [distribution.name(), "normalized_time", "CXL-only"];
     let times = SOURCES
         .iter()
         .filter_map(|(_, _, csv)| published(csv, &row, "cold_0G"));
@@ -88,13 +87,6 @@ fn all_slow(distribution: KeyDistribution) -> f64 {
 pub(super) fn reads_of(distribution: KeyDistribution) -> &'static Reads {
     static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
     READS[distribution as usize].get_or_init(|| reads(&TieringSetting::published(0), distribution))
-}
-
-const fn name(distribution: KeyDistribution) -> &'static str {
-    match distribution {
-        KeyDistribution::Zipfian => "zipfian",
-        KeyDistribution::Latest => "latest",
-    }
 }
 
 /// Returns the notes that a reader must know before the numbers.
@@ -134,7 +126,7 @@ fn of_run(
     };
     let column = format!("cold_{}G", run.cold_gib);
     let cell = |metric, configuration, column: &str| {
-        let row = [name(run.distribution), metric, configuration];
+        let row = [run.distribution.name(), metric, configuration];
         published(csv, &row, column)
     };
     // The time with everything on CXL memory is the publication's own.
@@ -142,7 +134,7 @@ fn of_run(
     let comparison = |metric: &str, unit, simulated, published, role| PublishedComparison {
         experiment: source,
         configuration,
-        case: format!("{}, {} GB", name(run.distribution), run.cold_gib),
+        case: format!("{}, {} GB", run.distribution.name(), run.cold_gib),
         metric: metric.into(),
         unit,
         simulated: Some(simulated),
@@ -194,9 +186,9 @@ pub struct Figure {
 pub fn figures(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for source in &SOURCES {
-        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
+        for distribution in KeyDistribution::ALL {
             let percent = |time: f64| 100.0 * (time - 1.0);
-            let title = |what| format!("{}, {}: {what}", source.0, name(distribution));
+            let title = |what| format!("{}, {}: {what}", source.0, distribution.name());
             figures.push(Figure {
                 title: title("slowdown"),
                 unit: "percent slower",

@@ -70,9 +70,3 @@ fn what_cannot_be_moved_is_left_alone_for_longer_and_longer() {
         assert!(thread.busy < Nanos::from_millis(1_000));
     }
 }
-
-#[test]
-fn the_same_run_gives_the_same_bytes() {
-    let text = || format!("{:?}", driver(&small(30)));
-    assert_eq!(text(), text());
-}

@@ -1,4 +1,3 @@
 //! Integration tests of the published experiments.
 
 mod compaction;
-mod tiering;

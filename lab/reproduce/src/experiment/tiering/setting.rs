@@ -15,6 +15,19 @@ pub enum KeyDistribution {
     Latest,
 }
 
+impl KeyDistribution {
+    /// All distributions, in the order of tables.
+    pub const ALL: [Self; 2] = [Self::Zipfian, Self::Latest];
+
+    /// Returns its name in titles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zipfian => "zipfian",
+            Self::Latest => "latest",
+        }
+    }
+}
+
 /// Sizes and times of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TieringSetting {
