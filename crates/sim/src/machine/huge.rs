@@ -34,7 +34,7 @@ impl SimMachine {
         area.pages.start <= first
             && first + BLOCK <= area.pages.end
             && area.spec.purpose == Use::Anon
-            && !self.processes[area.process].refuses_huge
+            && !self.processes[area.process].spec.refuses_huge
     }
 
     /// Returns the advice about a block's huge pages: the last of a scheme, or else the program's.

@@ -303,11 +303,12 @@ impl SimMachine {
     }
 
     /// Starts a process. Its target number is its index among all processes.
-    pub fn start(&mut self, spec: SimProcessSpec) -> TargetId {
+    pub fn start(&mut self, mut spec: SimProcessSpec) -> TargetId {
         let index = self.processes.len();
         let id = TargetId(index as u32);
-        let mut process = SimProcess::new(&spec, self.now);
-        for area in spec.areas {
+        let areas = std::mem::take(&mut spec.areas);
+        let mut process = SimProcess::new(spec, self.now);
+        for area in areas {
             let pages = self.add_pages(area.range);
             process.add(self.areas.len(), &area, pages.clone());
             self.area_ends.push(pages.end);
@@ -327,7 +328,7 @@ impl SimMachine {
         process.finish_layout(&self.areas);
         self.processes.push(process);
         self.speeds_due = self.now;
-        if spec.has_run {
+        if self.processes[index].spec.has_run {
             for pages in self.processes[index].take_first_fills() {
                 self.fill(index, pages);
             }

@@ -42,7 +42,7 @@ impl SimActuator<'_> {
         let area = &self.machine.areas[self.machine.area_at(first)];
         let process = &self.machine.processes[area.process];
         let is_one = first.is_multiple_of(BLOCK) && first + BLOCK <= area.pages.end;
-        if !is_one || area.spec.purpose != Use::Anon || process.refuses_huge {
+        if !is_one || area.spec.purpose != Use::Anon || process.spec.refuses_huge {
             return false;
         }
         let pages = block_at(first);

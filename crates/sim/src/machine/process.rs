@@ -100,12 +100,8 @@ impl Losses {
 /// A simulated process.
 #[derive(Clone, Debug, Default)]
 pub struct SimProcess {
-    name: String,
-    pub(super) threads: u32,
-    cpus: Vec<(Nanos, f64)>,
-    pub(super) refuses_huge: bool,
-    pub(super) memory_bound: f64,
-    pub(super) accesses_per_s: Option<f64>,
+    /// As it was started, without its mappings, and with at least one thread.
+    pub(super) spec: SimProcessSpec,
     started: Nanos,
     pub(super) ended: Option<Nanos>,
     was_killed: bool,
@@ -131,7 +127,6 @@ pub struct SimProcess {
     pub(super) cpu: f64,
     pub(super) losses: Losses,
     pub(super) major_faults: u64,
-    pub(super) minor_faults: u64,
     pub(super) huge_blocks: u64,
     in_memory: u64,
     in_swap: u64,
@@ -139,16 +134,12 @@ pub struct SimProcess {
 }
 
 impl SimProcess {
-    pub(super) fn new(spec: &SimProcessSpec, now: Nanos) -> Self {
+    pub(super) fn new(mut spec: SimProcessSpec, now: Nanos) -> Self {
+        spec.threads = spec.threads.max(1);
         Self {
-            name: spec.name.clone(),
-            threads: spec.threads.max(1),
-            cpus: spec.cpus.clone(),
-            refuses_huge: spec.refuses_huge,
-            memory_bound: spec.memory_bound,
-            accesses_per_s: spec.accesses_per_s,
             started: now,
             work_end: spec.work.map_or(f64::INFINITY, |work| work.0 as f64),
+            spec,
             ..Self::default()
         }
     }
@@ -229,7 +220,7 @@ impl SimProcess {
 
     /// Returns its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.spec.name
     }
 
     pub(super) fn areas(&self) -> &[usize] {
@@ -284,11 +275,6 @@ impl SimProcess {
         self.major_faults
     }
 
-    /// Returns the number of first faults.
-    pub fn minor_faults(&self) -> u64 {
-        self.minor_faults
-    }
-
     /// Returns the bytes in memory.
     pub fn rss(&self) -> u64 {
         self.in_memory * PAGE_SIZE
@@ -319,13 +305,12 @@ impl SimProcess {
     }
 
     pub(super) fn fault(&mut self, count: u64, cost: Nanos) {
-        self.minor_faults += count;
         let all = Nanos(cost.0 * count);
         self.wait(all, |losses: &mut Losses| &mut losses.first_faults);
     }
 
     pub(super) fn cpus(&self) -> f64 {
-        at(&self.cpus, self.work()).unwrap_or_else(|| f64::from(self.threads))
+        at(&self.spec.cpus, self.work()).unwrap_or_else(|| f64::from(self.spec.threads))
     }
 
     pub(super) fn take_first_fills(&mut self) -> Vec<Range<Page>> {
@@ -333,11 +318,10 @@ impl SimProcess {
         self.fills.drain(..nr).map(|(_, pages)| pages).collect()
     }
 
-    /// Resets losses and minor faults: they happened before the simulation began.
+    /// Resets losses: they happened before the simulation began.
     pub(super) fn forget_losses(&mut self) {
         self.debt = 0.0;
         self.losses = Losses::default();
-        self.minor_faults = 0;
     }
 
     pub(super) fn lose(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
@@ -347,7 +331,7 @@ impl SimProcess {
 
     /// Delays one of its threads by `time`: the process loses `time` divided by its threads.
     pub(super) fn wait(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
-        let lost = time.0 as f64 / f64::from(self.threads);
+        let lost = time.0 as f64 / f64::from(self.spec.threads);
         self.debt += lost;
         *of(&mut self.losses) += lost / 1e9;
     }

@@ -108,7 +108,7 @@ impl SimMachine {
     fn pages_to_weigh(&self) -> u64 {
         let mut pages = 0;
         for (index, process) in self.processes.iter().enumerate() {
-            let needs_translations = process.accesses_per_s.is_some();
+            let needs_translations = process.spec.accesses_per_s.is_some();
             if !process.is_running() || !(needs_translations || self.needs_tiers(index)) {
                 continue;
             }
@@ -138,7 +138,7 @@ impl SimMachine {
 
     fn refresh_speed(&mut self, index: usize) {
         let process = &self.processes[index];
-        let (areas, accesses) = (process.areas().to_vec(), process.accesses_per_s);
+        let (areas, accesses) = (process.areas().to_vec(), process.spec.accesses_per_s);
         let mut shares = vec![0.0; self.spec.nodes.len()];
         if self.needs_tiers(index) {
             for area in &areas {
@@ -175,7 +175,7 @@ impl SimMachine {
         let process = &self.processes[index];
         let nodes = &self.spec.nodes;
         let has_tiers = nodes.len() > 1 || nodes.iter().any(|node| node.bandwidth.is_some());
-        has_tiers && (process.memory_bound > 0.0 || process.accesses_per_s.is_some())
+        has_tiers && (process.spec.memory_bound > 0.0 || process.spec.accesses_per_s.is_some())
     }
 
     /// Computes how much longer each process waits for memory than if all of it were near and idle. This follows from
@@ -199,12 +199,12 @@ impl SimMachine {
                     .sum();
                 let knows = process.shares.iter().any(|share| *share > 0.0);
                 process.slow_tiers = if knows {
-                    process.memory_bound * (wait - 1.0)
+                    process.spec.memory_bound * (wait - 1.0)
                 } else {
                     0.0
                 };
                 let slow = (1.0 + process.slow_tiers + process.slow_translations).max(0.05);
-                let lines = process.accesses_per_s.unwrap_or(0.0) / (slow * self.contention);
+                let lines = process.spec.accesses_per_s.unwrap_or(0.0) / (slow * self.contention);
                 for (asked, share) in asked.iter_mut().zip(&process.shares) {
                     *asked += lines * LINE_BYTES * share;
                 }
