@@ -145,7 +145,7 @@ impl Suite {
             .map(|workload| WorkloadMetric::all(&workload.measures, &workload.means))
             .collect();
         suite.by_throughput = (0..suite.workloads.len())
-            .filter(|&workload| suite.tells_throughput(workload))
+            .filter(|&workload| suite.reference_work(workload).is_some())
             .map(|workload| suite.workloads[workload].clone())
             .collect();
         suite
@@ -331,10 +331,6 @@ impl Suite {
     pub fn runs(&self) -> impl Iterator<Item = (&RunEntry, &RunMeasurements)> {
         let runs = self.cells.values().flat_map(BTreeMap::values);
         runs.filter_map(|run| Some((run, measured(run)?)))
-    }
-
-    fn tells_throughput(&self, workload: usize) -> bool {
-        self.reference_work(workload).is_some()
     }
 
     /// Returns the units of work done in the first configuration's median run.

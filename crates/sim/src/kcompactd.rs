@@ -67,7 +67,8 @@ struct Thread {
 #[derive(Clone, Debug)]
 pub struct Kcompactd {
     threads: Vec<Thread>,
-    scores: Vec<ScoreSample>,
+    /// The nodes' scores at every check.
+    pub scores: Vec<ScoreSample>,
     order: u8,
 }
 
@@ -146,11 +147,6 @@ impl Kcompactd {
                 }
             }
         }
-    }
-
-    /// The nodes' scores at every check.
-    pub fn scores(&self) -> &[ScoreSample] {
-        &self.scores
     }
 
     /// Totals of each thread.

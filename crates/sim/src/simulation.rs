@@ -241,7 +241,7 @@ impl Simulation {
 
     /// The cost of monitoring in a context.
     pub fn cost(&self, context: usize) -> Cost {
-        self.contexts[context].probe.cost()
+        self.contexts[context].probe.cost
     }
 
     /// The intervals in force in a context, and the number of samples without a result.

@@ -131,7 +131,7 @@ impl Replays {
                     seed: spec.seed.wrapping_add(variation.seed),
                     ..spec.clone()
                 };
-                let machine = variation.machine(self.machine(), self.calibration());
+                let machine = variation.machine(&self.machine, &self.calibration);
                 scope.spawn(move || self.predict_on(place, &spec, &machine))
             });
             let replays: Vec<_> = replays.collect();

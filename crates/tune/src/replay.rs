@@ -15,7 +15,7 @@ use isotherm_config::{ContextSpec, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
 use isotherm_session::simulated::{Occupancy, Replay, Scenario, simulation};
-use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcess, SimProcessSpec, Trace};
+use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcessSpec, Trace};
 use isotherm_sim::simulation::{Event, Simulation};
 
 use super::param::TraceTimes;
@@ -63,8 +63,9 @@ impl fmt::Debug for EachSecond {
 #[derive(Debug)]
 pub struct Replays {
     processes: Vec<(Nanos, SimProcessSpec)>,
-    machine: MachineSpec,
-    calibration: Calibration,
+    pub(super) machine: MachineSpec,
+    /// Costs of acting on the machine, as far as they were measured.
+    pub(super) calibration: Calibration,
     each_second: EachSecond,
     /// One block in this many is replayed.
     one_in: u32,
@@ -161,14 +162,6 @@ impl Replays {
     pub fn predicted(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
         let totals = self.run(spec, &self.machine)?;
         Ok(totals.map(|totals| self.prediction(&totals, &self.base)))
-    }
-
-    pub(super) fn machine(&self) -> &MachineSpec {
-        &self.machine
-    }
-
-    pub(super) fn calibration(&self) -> &Calibration {
-        &self.calibration
     }
 
     /// Returns the prediction for `spec` on one of the machines that bounds are found with. Its base is the program
@@ -335,7 +328,7 @@ impl Totals {
         // Processes start in the order in which they are given.
         self.progress = { processes.iter().zip(specs) }
             .map(|(process, (started, spec))| {
-                let losses = process.losses();
+                let losses = process.losses;
                 Progress {
                     started: started.as_secs_f64(),
                     work: process.work().as_secs_f64(),
@@ -346,8 +339,8 @@ impl Totals {
             })
             .collect();
         self.acting_cpu = machine.stats().acting_cpu.as_secs_f64();
-        self.refaults = processes.iter().map(SimProcess::major_faults).sum();
-        self.was_killed = processes.iter().any(SimProcess::was_killed);
+        self.refaults = processes.iter().map(|process| process.major_faults).sum();
+        self.was_killed = processes.iter().any(|process| process.was_killed);
         for context in 0..simulation.nr_contexts() {
             self.monitor_cpu += simulation.cost(context).monitor_cpu.as_secs_f64();
             self.guard_stops += simulation.guard(context).nr_stops;

@@ -50,7 +50,6 @@ pub struct Search {
     space: Space,
     objective: Objective,
     budget: usize,
-    is_exhaustive: bool,
     /// Points to suggest before polling, the last first.
     first: Vec<SearchPoint>,
     suggested: BTreeSet<SearchPoint>,
@@ -69,10 +68,9 @@ impl Search {
         seed: u64,
         start: &[ContextConfig],
     ) -> Self {
-        let is_exhaustive = space.len() <= budget;
         let mut first: Vec<SearchPoint> = space.point_of(start).into_iter().collect();
         let nr_sampled = (budget / SAMPLE_SHARE).max(1);
-        if is_exhaustive {
+        if space.len() <= budget {
             // Spreads the points from the first on, so that an interrupted search has seen some of everything.
             let bits = space.len().next_power_of_two().trailing_zeros();
             let numbers = (0..1_usize << bits).map(|n| reversed(n, bits));
@@ -96,7 +94,6 @@ impl Search {
             space,
             objective,
             budget,
-            is_exhaustive,
             first,
             suggested: BTreeSet::new(),
             observed: BTreeMap::new(),
@@ -122,7 +119,6 @@ impl Search {
             space: self.space.clone(),
             objective: self.objective,
             budget,
-            is_exhaustive: false,
             first,
             suggested: BTreeSet::new(),
             observed: BTreeMap::new(),
@@ -134,11 +130,6 @@ impl Search {
     /// Returns the space of the search.
     pub fn space(&self) -> &Space {
         &self.space
-    }
-
-    /// Whether every point of the space is tried.
-    pub fn is_exhaustive(&self) -> bool {
-        self.is_exhaustive
     }
 
     /// Returns the maximum number of points that it suggests.

@@ -24,11 +24,10 @@ pub(super) enum Root<'a> {
 
 impl Root<'_> {
     fn tree(&self) -> Tree {
-        let members = match self {
-            Self::Process(root) => return tree(*root),
-            Self::Cgroup(cgroup) => cgroup.members(),
-        };
-        sum_of(members.into_iter().filter_map(stat_of))
+        match self {
+            Self::Process(root) => tree_of(*root, all_stats()),
+            Self::Cgroup(cgroup) => sum_of(cgroup.members().into_iter().filter_map(stat_of)),
+        }
     }
 }
 
@@ -188,10 +187,6 @@ fn all_stats() -> Vec<ProcessStat> {
 fn stat_of(pid: u32) -> Option<ProcessStat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(pid, &stat)
-}
-
-fn tree(root: u32) -> Tree {
-    tree_of(root, all_stats())
 }
 
 struct ProcessStat {

@@ -126,21 +126,21 @@ impl Summary {
         let now = machine.now();
         let processes = machine.processes().iter().zip(&self.processes);
         let processes = processes.map(|(process, usage)| {
-            let ended = process.ended().unwrap_or(now);
-            let seconds = ended.since(process.started()).as_secs_f64();
+            let ended = process.ended.unwrap_or(now);
+            let seconds = ended.since(process.started).as_secs_f64();
             let work = process.work().as_secs_f64();
-            let losses = process.losses();
+            let losses = process.losses;
             ProcessReport {
                 name: process.name().to_owned(),
                 seconds,
                 work_seconds: work,
-                was_killed: process.was_killed(),
+                was_killed: process.was_killed,
                 slowdown_percent: 100.0 * ((seconds - losses.first_faults) / work.max(1e-9) - 1.0),
                 lost_seconds: losses,
                 rss_mean_bytes: usage.rss_mean(),
                 rss_max_bytes: usage.rss_max,
                 swapped_mean_bytes: usage.swapped_mean(),
-                major_faults: process.major_faults(),
+                major_faults: process.major_faults,
                 huge_bytes: process.huge(),
             }
         });

@@ -164,7 +164,7 @@ impl SimMachine {
     /// Returns counters of changes. While they are equal, the bits of frames' pages in mappings that are never accessed
     /// stay clear.
     pub(super) fn bit_changes(&self) -> (u64, u64) {
-        (self.memory.changes(), self.touches)
+        (self.memory.changes, self.touches)
     }
 
     pub(super) fn set_accessed(&mut self, page: Page) {

@@ -226,8 +226,8 @@ pub struct SimMachine {
     next_collapse: usize,
     khugepaged_due: Nanos,
     speeds_due: Nanos,
-    /// Factor by which processes are slower because CPUs are short.
-    contention: f64,
+    /// Factor by which processes are slower because CPUs are short; 1 if they are not.
+    pub(crate) contention: f64,
     busy_before: Nanos,
     /// CPU time of actions that processes have lost directly.
     acting_beside: Nanos,

@@ -143,11 +143,6 @@ impl SimMachine {
         (f64::from(self.spec.cpus) - used - self.cpus_of_others()).max(0.0)
     }
 
-    /// Returns the factor by which processes are slower because CPUs are short; 1 if they are not.
-    pub(crate) fn contention(&self) -> f64 {
-        self.contention
-    }
-
     pub(crate) fn cpu_used(&self) -> f64 {
         let processes = self.processes.iter().map(|p| p.cpu().as_secs_f64());
         let kernel = self.background_cpu().as_secs_f64();

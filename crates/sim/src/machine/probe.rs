@@ -24,7 +24,8 @@ pub struct ProbeState {
     frames: Vec<(u32, Page)>,
     /// Changes of the machine at which `is_owned` and `frames` were valid.
     changes: (u64, u64),
-    cost: Cost,
+    /// Cost of monitoring so far.
+    pub(crate) cost: Cost,
     is_physical: bool,
     /// Blocks whose tables were read before.
     met: BTreeSet<(TargetId, u64)>,
@@ -40,11 +41,6 @@ impl ProbeState {
             is_physical,
             ..Self::default()
         }
-    }
-
-    /// Returns the cost of monitoring so far.
-    pub fn cost(&self) -> Cost {
-        self.cost
     }
 }
 

@@ -102,9 +102,12 @@ impl Losses {
 pub struct SimProcess {
     /// As it was started, without its mappings, and with at least one thread.
     pub(super) spec: SimProcessSpec,
-    started: Nanos,
-    pub(super) ended: Option<Nanos>,
-    was_killed: bool,
+    /// Time at which it started.
+    pub started: Nanos,
+    /// Time at which it ended, if it has.
+    pub ended: Option<Nanos>,
+    /// Whether it was killed because there was no memory.
+    pub was_killed: bool,
     /// Indices of the machine's areas, in address order.
     areas: Vec<usize>,
     /// Work done, in nanoseconds.
@@ -125,8 +128,10 @@ pub struct SimProcess {
     /// Pending releases: moment of the work, pages and their share.
     pub(super) returnings: VecDeque<(Nanos, Range<Page>, f64)>,
     pub(super) cpu: f64,
-    pub(super) losses: Losses,
-    pub(super) major_faults: u64,
+    /// Losses so far.
+    pub losses: Losses,
+    /// Number of faults that read a page back.
+    pub major_faults: u64,
     pub(super) huge_blocks: u64,
     in_memory: u64,
     in_swap: u64,
@@ -227,21 +232,6 @@ impl SimProcess {
         &self.areas
     }
 
-    /// Returns the time at which it started.
-    pub fn started(&self) -> Nanos {
-        self.started
-    }
-
-    /// Returns the time at which it ended, if it has.
-    pub fn ended(&self) -> Option<Nanos> {
-        self.ended
-    }
-
-    /// Whether it was killed because there was no memory.
-    pub fn was_killed(&self) -> bool {
-        self.was_killed
-    }
-
     /// Whether it still runs.
     pub fn is_running(&self) -> bool {
         self.ended.is_none()
@@ -263,16 +253,6 @@ impl SimProcess {
     /// Returns the CPU time used so far.
     pub fn cpu(&self) -> Nanos {
         Nanos(self.cpu as u64)
-    }
-
-    /// Returns the losses so far.
-    pub fn losses(&self) -> Losses {
-        self.losses
-    }
-
-    /// Returns the number of faults that read a page back.
-    pub fn major_faults(&self) -> u64 {
-        self.major_faults
     }
 
     /// Returns the bytes in memory.

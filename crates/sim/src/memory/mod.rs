@@ -86,7 +86,8 @@ pub struct Memory {
     nodes: Vec<u32>,
     owners: RunTable,
     frames: RunTable,
-    changes: u64,
+    /// A counter that stays the same as long as every frame keeps its owner.
+    pub(crate) changes: u64,
 }
 
 impl Memory {
@@ -166,11 +167,6 @@ impl Memory {
             .owners
             .run_len(frame as usize, (end - frame) as usize, run);
         (owner, count as u64)
-    }
-
-    /// A counter that stays the same as long as every frame keeps its owner.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
     }
 
     /// The frame of a page; `None` if the page is not in memory.

@@ -101,7 +101,7 @@ impl Acting {
         self.meter
             .end(clock, cpu, interrupted, self.context.guard_mut());
         let took = if is_stepwise {
-            Nanos((cpu.0 as f64 * machine.contention()) as u64)
+            Nanos((cpu.0 as f64 * machine.contention) as u64)
         } else {
             Nanos(0)
         };
@@ -172,9 +172,9 @@ impl Waits {
         let (mut faults, mut cpu, mut lost, mut longest) = (0, 0.0, 0.0, 0);
         for (index, (process, seen)) in processes.iter().zip(&mut self.seen).enumerate() {
             let is = Seen {
-                faults: process.major_faults(),
+                faults: process.major_faults,
                 cpu: process.cpu(),
-                waited: process.losses().refaults,
+                waited: process.losses.refaults,
             };
             let was = std::mem::replace(seen, is);
             let returned = is.faults - was.faults;

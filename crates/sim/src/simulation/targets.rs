@@ -99,7 +99,7 @@ impl Targets {
             if process.is_running() || std::mem::replace(&mut self.told_ended[index], true) {
                 continue;
             }
-            let was_killed = process.was_killed();
+            let was_killed = process.was_killed;
             let ended = self.of(index);
             events.extend(ended.map(|target| Event::Ended { target, was_killed }));
         }

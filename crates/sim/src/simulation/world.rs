@@ -189,7 +189,7 @@ fn facts(machine: &SimMachine, wanted: &[Metric]) -> SystemFacts {
             }
             Metric::SomeMemPsi => {
                 let processes = machine.processes().iter();
-                let lost: f64 = processes.map(|p| p.losses().refaults).sum();
+                let lost: f64 = processes.map(|p| p.losses.refaults).sum();
                 facts.some_mem_psi_total_us = Some((lost * 1e6) as u64);
             }
             Metric::Node(node) => {

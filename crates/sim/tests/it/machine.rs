@@ -79,7 +79,7 @@ fn idle_memory_is_paged_out_and_the_rest_stays() {
         process.rss() / MIB
     );
     assert!(process.rss() >= 31 * MIB);
-    assert!(process.major_faults() < 100);
+    assert!(process.major_faults < 100);
     // The pool holds it compressed to a third.
     let swap = simulation.machine().swap().expect("there is some");
     assert_eq!(swap.pool_pages(), swap.stored().div_ceil(3));
@@ -111,19 +111,15 @@ fn what_comes_back_costs_what_a_fault_costs() {
         seconds(60),
     );
     let process = &simulation.machine().processes()[0];
-    let expected = process.major_faults() as f64 * costs.refault_zram.as_secs_f64();
-    assert!(
-        process.major_faults() > 10_000,
-        "{}",
-        process.major_faults()
-    );
-    assert!((process.losses().refaults - expected).abs() < 1e-6);
+    let expected = process.major_faults as f64 * costs.refault_zram.as_secs_f64();
+    assert!(process.major_faults > 10_000, "{}", process.major_faults);
+    assert!((process.losses.refaults - expected).abs() < 1e-6);
 
     // A guard does not let it go that far.
     eager.guard.max_refaults_per_s = Some(50.0);
     let (guarded, events) = simulate(spec, vec![program], vec![eager], seconds(60));
-    let faults = guarded.machine().processes()[0].major_faults();
-    assert!(faults < process.major_faults() / 3, "{faults}");
+    let faults = guarded.machine().processes()[0].major_faults;
+    assert!(faults < process.major_faults / 3, "{faults}");
     assert!(
         events
             .iter()
@@ -173,7 +169,7 @@ fn huge_pages_save_translations() {
         (
             process.rss() / MIB,
             process.huge() / MIB,
-            process.losses().translations,
+            process.losses.translations,
         )
     };
     let (with, huge, saved) = rss(ThpMode::Always, Vec::new());
@@ -301,7 +297,7 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
         Pattern::steady(Rates::Steps(vec![(250 * 256, 0.0), (300 * 256, 200.0)]));
     let plain = simulate(spec.clone(), vec![program.clone()], Vec::new(), seconds(60)).0;
     let tiered = simulate(spec, vec![program], contexts, seconds(60)).0;
-    let lost = |simulation: &Simulation| simulation.machine().processes()[0].losses().tiers;
+    let lost = |simulation: &Simulation| simulation.machine().processes()[0].losses.tiers;
     assert!(lost(&plain) > 1.0, "{}", lost(&plain));
     assert!(
         lost(&tiered) < lost(&plain) / 2.0,
@@ -434,7 +430,7 @@ fn huge_pages_are_made_by_whoever_is_allowed_to() {
     let stats = direct.machine().stats();
     assert_eq!((stats.huge_faults, stats.huge_fallbacks), (32, 0));
     assert!(stats.compaction_successes >= 24, "{stats:?}");
-    let lost = direct.machine().processes()[1].losses().compaction;
+    let lost = direct.machine().processes()[1].losses.compaction;
     assert!((lost - stats.compaction_stall.as_secs_f64()).abs() < 1e-6);
     assert!(lost > 0.0);
 
@@ -453,7 +449,7 @@ fn a_node_delivers_no_more_than_it_can() {
         spec.nodes[0].bandwidth = bandwidth;
         let (simulation, _) = simulate(spec, vec![process(64, 64, 50.0)], vec![], seconds(20));
         let process = &simulation.machine().processes()[0];
-        (process.work().as_secs_f64(), process.losses().tiers)
+        (process.work().as_secs_f64(), process.losses.tiers)
     };
     let (most, _) = seconds_of_work(None);
     let (enough, lost) = seconds_of_work(Some(1_000_000_000));

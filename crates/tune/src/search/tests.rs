@@ -63,7 +63,6 @@ fn saved(search: &Search) -> f64 {
 fn a_small_space_is_tried_whole() {
     let space = prcl_space(&["age=1s,2s,5s", "size=4K..64K"], 240);
     let search = searched(&space, 15, 1, &program(8.0));
-    assert!(search.is_exhaustive());
     assert_eq!(search.observed().len(), 15);
 }
 
@@ -73,7 +72,6 @@ fn a_search_comes_within_a_point_of_the_best_by_an_eighth_of_the_evaluations() {
     for (phase, seed) in [(3.0, 1), (8.0, 2), (20.0, 3), (60.0, 4)] {
         let all = searched(&space, space.len(), 1, &program(phase));
         let some = searched(&space, space.len() / 8, seed, &program(phase));
-        assert!(!some.is_exhaustive());
         assert!(some.observed().len() <= space.len() / 8);
         let (best, found) = (saved(&all), saved(&some));
         assert!(

@@ -286,7 +286,7 @@ impl World {
             direct: self.direct,
             elapsed: self.now.since(start),
             latencies: times.into_iter().step_by(thin).collect(),
-            scores: self.kcompactd.scores().to_vec(),
+            scores: self.kcompactd.scores.clone(),
             threads: self.kcompactd.summary(),
         }
     }

@@ -381,7 +381,7 @@ impl Means {
     /// one.
     fn outcome(&self, machine: &SimMachine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
         let process = &machine.processes()[0];
-        let ended = process.ended().unwrap_or(WINDOW).as_secs_f64();
+        let ended = process.ended.unwrap_or(WINDOW).as_secs_f64();
         let tail = &self.seconds[self.seconds.len() * 2 / 3..];
         let rest_s = match (process.is_running(), tail.first(), tail.last()) {
             (true, Some(first), Some(last)) if last.work > first.work => {

@@ -151,7 +151,7 @@ impl Reading {
         self.seconds += 1.0;
         self.slow_pages += machine.anon_on(REDIS, SLOW) as f64;
         self.done = redis.work().since(setting.load);
-        self.lost = redis.losses().tiers;
+        self.lost = redis.losses.tiers;
     }
 }
 
