@@ -25,7 +25,7 @@ pub struct ProbeState {
     /// Changes of the machine at which `is_owned` and `frames` were valid.
     changes: (u64, u64),
     /// Cost of monitoring so far.
-    pub(crate) cost: Cost,
+    pub cost: Cost,
     is_physical: bool,
     /// Blocks whose tables were read before.
     met: BTreeSet<(TargetId, u64)>,
