@@ -275,9 +275,9 @@ pub fn node_facts(memory: &Memory, node: u32) -> NodeFacts {
     let zones = memory.zones_of(node).map(|place| {
         let zone = &memory.zones()[place];
         ZoneFacts {
-            name: zone.name().to_owned(),
-            present_pages: zone.pages(),
-            free_blocks: zone.free_blocks(),
+            name: zone.name.to_owned(),
+            present_pages: zone.pages,
+            free_blocks: zone.free_blocks,
             contended: false,
         }
     });

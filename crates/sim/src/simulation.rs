@@ -329,7 +329,7 @@ impl Simulation {
     fn forget_ended(&mut self, events: &[Event]) {
         for event in events {
             if let Event::Ended { target, .. } = event
-                && let Some((at, local)) = self.targets.context(*target)
+                && let Some((at, local)) = self.targets.given.context(*target)
                 && let Some(context) = self.contexts.get_mut(at)
             {
                 context.acting.forget(local);

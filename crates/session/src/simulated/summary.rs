@@ -6,11 +6,10 @@ use std::io::Read;
 
 use anyhow::ensure;
 use indexmap::IndexMap;
-use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_engine::Nanos;
 use isotherm_policy::Refusal;
 use isotherm_record::{Item, Reader};
 use isotherm_sim::machine::Losses;
-use isotherm_sim::memory::SimZone;
 use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
 use serde::{Serialize, Serializer};
@@ -85,10 +84,7 @@ impl Summary {
         match event {
             Event::Second => {
                 self.seconds += 1;
-                let zones = machine.memory().zones();
-                let all: u64 = zones.iter().map(SimZone::pages).sum();
-                let used = all - machine.memory().free_pages();
-                self.used_byte_seconds += (used * PAGE_SIZE) as f64;
+                self.used_byte_seconds += machine.used() as f64;
                 self.processes
                     .resize(machine.processes().len(), Usage::default());
                 let processes = machine.processes().iter().zip(&mut self.processes);

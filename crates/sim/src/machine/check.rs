@@ -38,7 +38,7 @@ impl SimMachine {
             SwapKind::Disk { .. } => 0,
         };
         let zones = self.memory.zones();
-        let frames = zones.iter().flat_map(|zone| zone.start()..zone.end());
+        let frames = zones.iter().flat_map(|zone| zone.start..zone.end());
         let kernel = frames.filter(|frame| self.memory.owner(*frame) == Owner::Kernel);
         let kernel = kernel.count() as u64;
         if (swap.pool_pages(), kernel) != (wanted, wanted) {

@@ -381,13 +381,7 @@ impl SimMachine {
 
     /// Returns the memory that is not free, in bytes: of processes, files and the pool of zram.
     pub fn used(&self) -> u64 {
-        let all: u64 = self
-            .memory
-            .zones()
-            .iter()
-            .map(crate::memory::SimZone::pages)
-            .sum();
-        (all - self.memory.free_pages()) * PAGE_SIZE
+        (self.memory.pages() - self.memory.free_pages()) * PAGE_SIZE
     }
 
     /// Returns the swap, if there is any.

@@ -134,9 +134,7 @@ impl SimProbe<'_> {
         let page = self.machine.page_at(sample.target, sample.address);
         page.ok_or(Gap::Unmapped)
     }
-}
 
-impl SimProbe<'_> {
     /// Finds the pages that own the samples' frames, for all samples at once. Each lookup is a cache miss, and the
     /// processor overlaps several misses only if no step depends on one of them.
     fn find_frames(&mut self) {

@@ -49,7 +49,7 @@ impl SimMachine {
     /// Returns the pages that a node lacks until one of its zones is above its high watermark.
     fn shortage(&self, node: usize) -> u64 {
         let lacking = |zone: usize| {
-            let free = self.memory.zones()[zone].free_pages();
+            let free = self.memory.zones()[zone].free_pages;
             self.marks[zone].high.saturating_sub(free)
         };
         self.zones_of(node).map(lacking).min().unwrap_or(0)

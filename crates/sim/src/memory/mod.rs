@@ -140,14 +140,14 @@ impl Memory {
     /// A node's frames.
     pub fn frames_of(&self, node: u32) -> Range<Pfn> {
         let mut zones = self.zones_of(node).map(|zone| &self.zones[zone]);
-        let first = zones.next().map_or(0..0, |zone| zone.start()..zone.end());
+        let first = zones.next().map_or(0..0, |zone| zone.start..zone.end());
         first.start..zones.last().map_or(first.end, SimZone::end)
     }
 
     /// Free pages of a node.
     pub fn free_on(&self, node: u32) -> u64 {
         let zones = self.zones_of(node);
-        zones.map(|zone| self.zones[zone].free_pages()).sum()
+        zones.map(|zone| self.zones[zone].free_pages).sum()
     }
 
     /// The owner of a frame.
@@ -175,9 +175,14 @@ impl Memory {
         (frame != NOWHERE).then_some(u64::from(frame))
     }
 
+    /// Pages of all zones.
+    pub fn pages(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.pages).sum()
+    }
+
     /// Free pages of all zones.
     pub fn free_pages(&self) -> u64 {
-        self.zones.iter().map(SimZone::free_pages).sum()
+        self.zones.iter().map(|zone| zone.free_pages).sum()
     }
 
     /// Adds `count` pages to the table, none of which is in memory yet.
@@ -193,7 +198,7 @@ impl Memory {
 
     /// Allocates a block of `2^order` frames of `zone` for the kernel; `None` if there is none.
     pub fn allocate_kernel(&mut self, zone: usize, order: u8) -> Option<Pfn> {
-        if self.zones[zone].name() == MOVABLE_ZONE {
+        if self.zones[zone].name == MOVABLE_ZONE {
             return None;
         }
         let frame = self.zones[zone].allocate(order, Kind::Unmovable)?;

@@ -111,9 +111,7 @@ impl Acting {
             took,
         }
     }
-}
 
-impl Acting {
     /// Excludes unreclaimable ranges from schemes once they were tried, as a live run does.
     fn leave_alone(&mut self, machine: &SimMachine, done: &[Operation]) {
         if self.is_physical {

@@ -11,7 +11,7 @@ pub(super) struct Targets {
     /// The contexts that monitor processes; without any context, the number that the first would have.
     of_processes: Vec<usize>,
     of_physical: Vec<usize>,
-    given: Numbering,
+    pub(super) given: Numbering,
     told_physical: bool,
     told_started: usize,
     told_ended: Vec<bool>,
@@ -38,11 +38,6 @@ impl Targets {
             told_started: 0,
             told_ended: Vec::new(),
         }
-    }
-
-    /// The context that a target belongs to, and its number there.
-    pub(super) fn context(&self, target: TargetId) -> Option<(usize, TargetId)> {
-        self.given.context(target)
     }
 
     /// Returns a context's snapshots as events, with the targets' numbers in events.

@@ -12,7 +12,6 @@ use isotherm_policy::{Actuator, Operation, Outcome};
 
 use super::PHYSICAL;
 use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
-use crate::memory::SimZone;
 
 pub(super) struct Followed {
     is_physical: bool,
@@ -179,11 +178,10 @@ impl Platform for SimulatedWorld<'_> {
 /// Returns the facts that goals and watermarks need.
 fn facts(machine: &SimMachine, wanted: &[Metric]) -> SystemFacts {
     let mut facts = SystemFacts::default();
-    let zones = machine.memory().zones();
     for metric in wanted {
         match metric {
             Metric::FreeMem => {
-                let all: u64 = zones.iter().map(SimZone::pages).sum();
+                let all = machine.memory().pages();
                 let free = machine.memory().free_pages();
                 facts.free_mem_permil = Some((free * 1000 / all.max(1)) as u32);
             }

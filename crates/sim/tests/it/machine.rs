@@ -370,7 +370,7 @@ fn zones_are_as_on_x86_and_the_kernel_takes_nothing_movable() {
     spec.nodes[1].movable = u64::MAX;
     let machine = SimMachine::new(spec);
     let zones = machine.memory().zones().iter();
-    let zones: Vec<(&str, u64)> = zones.map(|z| (z.name(), z.pages() / 256)).collect();
+    let zones: Vec<(&str, u64)> = zones.map(|z| (z.name, z.pages / 256)).collect();
     let wanted = [
         ("DMA32", 3072),
         ("Normal", 512),
