@@ -5,14 +5,13 @@ use isotherm_policy::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, CompactionStatus, NodeFacts,
     RoundEnd, ZoneFacts, node_score,
 };
-use serde::Serialize;
 
 use crate::compaction::Scanners;
 use crate::cost::CompactionCosts;
 use crate::memory::Memory;
 
 /// A node's score at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreSample {
     pub time: Nanos,
     /// The node.
@@ -22,7 +21,7 @@ pub struct ScoreSample {
 }
 
 /// A round of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Round {
     /// Time at which it ended.
     pub time: Nanos,
@@ -73,7 +72,7 @@ pub struct Kcompactd {
 }
 
 /// Totals of a node's thread.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThreadSummary {
     /// The node.
     pub node: u32,

@@ -20,7 +20,6 @@
 
 use isotherm_engine::Nanos;
 use isotherm_policy::compaction::CompactionAttributes;
-use serde::Serialize;
 
 use isotherm_sim::compaction::Scanners;
 use isotherm_sim::cost::CompactionCosts;
@@ -66,7 +65,7 @@ impl CompactionSetting {
 }
 
 /// Outcome of an experiment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CompactionOutcome {
     /// The setting's proactiveness.
     pub proactiveness: u32,

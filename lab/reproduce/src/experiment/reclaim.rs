@@ -24,7 +24,6 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_policy::Scheme;
 use isotherm_policy::scheme::huge::MAX_WASTE;
-use serde::Serialize;
 
 use isotherm_sim::cost::{KERNEL_DAMON, THIS_MACHINE};
 use isotherm_sim::machine::{
@@ -55,7 +54,7 @@ const HEAP: u64 = 0x7000_0000_0000;
 const FILES: u64 = 0x7e00_0000_0000;
 
 /// Published numbers of a program without DAMON, and with huge pages for everything.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
     /// Mean resident memory, in bytes.
     pub rss: f64,
@@ -72,8 +71,7 @@ pub struct Inputs {
 }
 
 /// Knowledge about the idle part of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
     /// Nothing is known: half of it is taken as idle.
     Nothing,
@@ -82,7 +80,7 @@ pub enum Knowledge {
 }
 
 /// A synthetic program.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program {
     /// Its memory in bytes, once it is filled.
     pub bytes: u64,
@@ -254,7 +252,7 @@ pub enum Watched {
 }
 
 /// Outcome of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReclaimOutcome {
     /// Mean resident memory, in KiB.
     pub rss_kib: f64,

@@ -1,7 +1,6 @@
 //! *Proactive Compaction for the Linux kernel* (Nitin Gupta, 2020): all its runs.
 
 use isotherm_engine::Nanos;
-use serde::Serialize;
 
 use super::{PublishedComparison, Role, published};
 use crate::experiment::compaction::{
@@ -19,12 +18,7 @@ const HEAP_GIB: u64 = 700;
 const UNMOVABLE_TIME: Nanos = Nanos::from_millis(600_000);
 
 /// A run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(
-    rename_all = "snake_case",
-    tag = "experiment",
-    content = "proactiveness"
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionRun {
     /// A kernel driver takes huge pages until there is none.
     Driver(u32),

@@ -69,8 +69,7 @@ pub struct PublishedComparison {
 }
 
 /// Difference between two numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Difference {
     /// Percent of the published number.
     Percent(f64),

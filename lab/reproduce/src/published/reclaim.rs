@@ -6,8 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use super::{PublishedComparison, Role};
 use crate::experiment::reclaim::{
     Inputs, Knowledge, Program, ReclaimConfiguration, ReclaimOutcome, WINDOW, run,
@@ -117,7 +115,7 @@ fn inputs() -> Vec<(&'static str, Inputs)> {
 }
 
 /// A run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReclaimRun {
     /// Place among the published programs.
     program: usize,

@@ -3,8 +3,6 @@
 
 use std::sync::OnceLock;
 
-use serde::Serialize;
-
 use super::{PublishedComparison, Role, published};
 use crate::experiment::redis::{Reads, reads};
 use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
@@ -28,7 +26,7 @@ const SOURCES: [(&str, &str, &str); 2] = [
 pub const COLD_GIB: [u64; 7] = [440, 450, 460, 470, 480, 490, 500];
 
 /// A cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TieringRun {
     /// Distribution of the records that are read.
     pub distribution: KeyDistribution,
@@ -172,7 +170,7 @@ fn of_run(
 }
 
 /// A figure of a publication: values by the size of the cold block in GB.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
     /// The publication, the distribution and the quantity.
     pub title: String,

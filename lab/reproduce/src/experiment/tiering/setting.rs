@@ -1,13 +1,11 @@
 //! Sizes and times of a tiering experiment.
 
 use isotherm_engine::Nanos;
-use serde::Serialize;
 
 use isotherm_sim::memory::BLOCK_PAGES;
 
 /// Distribution of the records that are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyDistribution {
     /// A few are read much more often than the others, wherever they lie (YCSB's scrambled zipfian).
     Zipfian,
