@@ -10,9 +10,8 @@ use thiserror::Error;
 use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
-use crate::text::{is_name, last_match};
 use crate::tuned::{self, TuneOptions};
-use crate::workload_metric::{self, Mean, WorkloadMeasure};
+use crate::workload_metric::{self, Mean, WorkloadMeasure, is_name, last_match};
 
 const TIME_LIMIT_S: u64 = 600;
 const REPEATS_MAX: u32 = 1000;
@@ -211,11 +210,9 @@ struct File {
     name: Spanned<String>,
     #[serde(default = "one")]
     repeats: Spanned<u32>,
-    #[serde(default)]
     zram: Option<String>,
     #[serde(default)]
     drop_caches: bool,
-    #[serde(default)]
     time_limit_s: Option<Spanned<u64>>,
     #[serde(default)]
     cool_down_s: u64,

@@ -67,16 +67,16 @@ const START: &str = r#"{"entry":"tune","#;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum JournalError {
-    #[error("cannot read the journal {path}")]
-    Read { path: String, source: io::Error },
-    #[error("cannot write the journal {path}")]
-    Write { path: String, source: io::Error },
-    #[error("{path} is no journal of `tune`, and is left as it is; name another file")]
-    NoJournal { path: String },
-    #[error("the journal {path} is damaged ({what}); remove it to begin anew")]
-    Damaged { path: String, what: String },
-    #[error("the journal {path} is of {what}; remove it to begin anew, or name another file")]
-    Other { path: String, what: &'static str },
+    #[error("cannot read the journal {0}")]
+    Read(String, #[source] io::Error),
+    #[error("cannot write the journal {0}")]
+    Write(String, #[source] io::Error),
+    #[error("{0} is no journal of `tune`, and is left as it is; name another file")]
+    NoJournal(String),
+    #[error("the journal {0} is damaged ({1}); remove it to begin anew")]
+    Damaged(String, String),
+    #[error("the journal {0} is of {1}; remove it to begin anew, or name another file")]
+    Other(String, &'static str),
 }
 
 /// A journal that is open for writing.
@@ -102,12 +102,7 @@ impl Journal {
         let text = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(source) => {
-                return Err(JournalError::Read {
-                    path: name(),
-                    source,
-                });
-            }
+            Err(error) => return Err(JournalError::Read(name(), error)),
         };
         let (known, length) = known(&text, of, &name())?;
         let open = || {
@@ -125,10 +120,7 @@ impl Journal {
             }
             Ok(file)
         };
-        let file = open().map_err(|source| JournalError::Write {
-            path: name(),
-            source,
-        })?;
+        let file = open().map_err(|error| JournalError::Write(name(), error))?;
         Ok(Self {
             path: path.to_owned(),
             file: Some(file),
@@ -178,12 +170,9 @@ impl Journal {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        append(file, entry).map_err(|source| {
+        append(file, entry).map_err(|error| {
             self.file = None;
-            JournalError::Write {
-                path: self.path.display().to_string(),
-                source,
-            }
+            JournalError::Write(self.path.display().to_string(), error)
         })
     }
 }
@@ -201,17 +190,17 @@ fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), Jo
         return if START.as_bytes().starts_with(shown) {
             Ok((Known::default(), 0))
         } else {
-            Err(JournalError::NoJournal { path: path() })
+            Err(JournalError::NoJournal(path()))
         };
     }
     if !text.starts_with(START.as_bytes()) {
-        return Err(JournalError::NoJournal { path: path() });
+        return Err(JournalError::NoJournal(path()));
     }
-    let damaged = |what: String| JournalError::Damaged { path: path(), what };
+    let damaged = |what: String| JournalError::Damaged(path(), what);
     let text = std::str::from_utf8(&text[..whole]).map_err(|error| damaged(error.to_string()))?;
     let mut entries = read::<Entry>(text).map_err(damaged)?.into_iter();
     let Some(Entry::Tune(first)) = entries.next() else {
-        return Err(JournalError::NoJournal { path: path() });
+        return Err(JournalError::NoJournal(path()));
     };
     let what = if first.trace != of.trace {
         Some("another trace")
@@ -223,7 +212,7 @@ fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), Jo
         None
     };
     if let Some(what) = what {
-        return Err(JournalError::Other { path: path(), what });
+        return Err(JournalError::Other(path(), what));
     }
     let mut known = Known::default();
     for entry in entries {
@@ -319,7 +308,7 @@ mod tests {
         ] {
             std::fs::write(&path, text).expect("room");
             let error = Journal::open(&path, &of()).expect_err(text);
-            assert!(matches!(error, JournalError::NoJournal { .. }), "{error}");
+            assert!(matches!(error, JournalError::NoJournal(_)), "{error}");
             assert_eq!(std::fs::read_to_string(&path).expect("kept"), text);
         }
         let damaged = format!(

@@ -65,16 +65,8 @@ impl Knob {
     }
 
     /// Returns the head of a column.
-    pub const fn head(self) -> &'static str {
-        match self {
-            Self::Age => "AGE",
-            Self::Size => "SIZE",
-            Self::Rate => "RATE",
-            Self::Quota => "QUOTA",
-            Self::Density => "DENSITY",
-            Self::Waste => "WASTE",
-            Self::HotRate => "HOT RATE",
-        }
+    pub fn head(self) -> String {
+        self.name().replace('-', " ").to_uppercase()
     }
 
     /// Returns a description in a line.

@@ -230,7 +230,8 @@ impl Tuned {
             text += "STEADY: without the beginning, in which nothing could be idle for so long yet; ?: not known\n";
         }
         let _ = writeln!(text, "\n{}", self.found.why);
-        if let Some(needed) = self.needed() {
+        let best = self.found.best();
+        if let Some(needed) = best.and_then(|best| best.prediction.needed_ns) {
             let _ = writeln!(
                 text,
                 "the record is too short to tell what that saves in the long run; record {} to answer this",
@@ -263,15 +264,11 @@ impl Tuned {
         }
     }
 
-    /// Returns the record length that the recommended setting's steady state needs, if this record is too short.
-    fn needed(&self) -> Option<Nanos> {
-        self.found.best()?.prediction.needed_ns
-    }
-
     fn table(&self) -> Table {
         let right = |head| (head, Align::Right);
+        let knobs: Vec<String> = self.parameters.iter().map(|p| p.knob.head()).collect();
         let mut heads = vec![("", Align::Left)];
-        heads.extend(self.parameters.iter().map(|p| right(p.knob.head())));
+        heads.extend(knobs.iter().map(|head| (head.as_str(), Align::Right)));
         heads.extend(HEADS.map(right));
         heads.extend(beside(&self.objective).map(|(head, _)| right(head)));
         let mut table = Table::new(&heads);

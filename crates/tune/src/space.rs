@@ -8,8 +8,7 @@ use serde::Serialize;
 use super::param::{Knob, ParamError, Parameter, TraceTimes, Value};
 
 /// Parameters that are tuned, and their values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
     /// At least one parameter; each knob once.
     parameters: Vec<Parameter>,
