@@ -91,6 +91,11 @@ fn replays(plan: &TuningPlan, of: Replay) -> Replays {
     replays.expect("not stopped")
 }
 
+fn predicted(planned: &PlannedReplays<'_>, settings: &Settings) -> Prediction {
+    let predicted = planned.evaluate(settings).expect("it runs");
+    predicted.expect("not stopped")
+}
+
 fn planned<'a>(replays: &'a Replays, plan: &'a TuningPlan) -> PlannedReplays<'a> {
     PlannedReplays { replays, plan }
 }
@@ -196,13 +201,7 @@ fn an_older_age_saves_less_and_loses_less() {
     let replays = replays(&plan, replay());
     let space = space(&plan, &["age=3s,18s,40s"]);
     let planned = planned(&replays, &plan);
-    let predicted = |n| {
-        let settings = space.settings(&space.point(n));
-        planned
-            .evaluate(&settings)
-            .expect("it runs")
-            .expect("not stopped")
-    };
+    let predicted = |n| predicted(&planned, &space.settings(&space.point(n)));
     let (young, old, never) = (predicted(0), predicted(1), predicted(2));
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
     // Left out are 3 s and 18 s of 40 s; 40 s of 40 s are too many.
@@ -229,10 +228,8 @@ fn an_older_age_saves_less_and_loses_less() {
     let spec = plan
         .session(&space.settings(&space.point(0)))
         .expect("it fits");
-    let sure = replays
-        .bounded(&spec)
-        .expect("it runs")
-        .expect("not stopped");
+    let sure = replays.bounded(&spec).expect("it runs");
+    let sure = sure.expect("not stopped");
     assert!(
         sure.saved_share.least() < young.saved_share.value - 0.02,
         "{sure:?}"
@@ -320,9 +317,7 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
         memory_bound: 0.5,
     });
     let replays = replays(&plan, tiered);
-    let planned = planned(&replays, &plan);
-    let spec = planned.evaluate(&Settings::default()).expect("it runs");
-    let moved = spec.expect("not stopped");
+    let moved = predicted(&planned(&replays, &plan), &Settings::default());
     assert!((0.3..0.7).contains(&moved.saved_share.value), "{moved:?}");
     assert!((moved.far_mean_bytes - moved.saved_mean_bytes).abs() < 1.0);
     assert!(

@@ -254,26 +254,10 @@ pub(super) fn summary_csv(summaries: &[Summary]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::published::{Role, summaries};
+    use crate::published::summaries;
+    use crate::published::tests::comparison;
 
     use super::*;
-
-    fn comparison(
-        case: &str,
-        simulated: Option<f64>,
-        published: Option<f64>,
-    ) -> PublishedComparison {
-        PublishedComparison {
-            experiment: "driver",
-            configuration: "proactive",
-            case: case.into(),
-            metric: "mean".into(),
-            unit: "us",
-            simulated,
-            published,
-            role: simulated.map_or(Role::NotModelled, |_| Role::Predicted),
-        }
-    }
 
     fn of(comparisons: Vec<PublishedComparison>) -> String {
         text(&[Reproduction {
