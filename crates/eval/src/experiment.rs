@@ -465,49 +465,24 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
-        let check = |from: &str, to: &str, expected: &str| {
-            let text = error(&GOOD.replace(from, to));
-            assert!(text.contains(expected), "{to}: {text}");
-        };
-        check(
-            "repeats = 2",
-            "repeats = 0",
-            "line 2: repeats are 1 to 1000",
-        );
-        check("repeats = 2", "repeat = 2", "line 2");
-        check("repeats = 2", "repeats = ", "line 2");
-        check("name = \"w\"", "name = \"w w\"", "line 4: workload name");
-        check(
-            "run = \"true\"",
-            "run = \" \"",
-            "line 4: workload 'w': `run` is empty",
-        );
-        check("run = \"true\"", "rum = \"true\"", "line 6");
-        check(
-            "run = \"true\"",
-            "run = \"true\"\nprogress = '('",
-            "line 4: workload 'w': `progress`",
-        );
-        check(
-            "name = \"orig\"",
-            "name = \"rec\"\nisotherm = \"record\"",
-            "line 8: configuration 'rec': `isotherm` watches nothing",
-        );
-        check(
-            "name = \"orig\"",
-            "name = \"rec\"\nisotherm = \"rm -rf /\"",
-            "starts with `record`, `run` or `compact`",
-        );
-        check(
-            "name = \"orig\"",
-            "name = \"orig\"\nthp = \"yes\"",
-            "line 10",
-        );
-        check(
-            "[[configuration]]",
-            "[[configuration]]\nname = \"orig\"\n[[configuration]]",
-            "line 10: a second configuration named 'orig'",
-        );
+        let table = r#"
+            repeats = 2 | repeats = 0 | line 2: repeats are 1 to 1000
+            repeats = 2 | repeat = 2 | line 2
+            repeats = 2 | repeats = | line 2
+            name = "w" | name = "w w" | line 4: workload name
+            run = "true" | run = " " | line 4: workload 'w': `run` is empty
+            run = "true" | rum = "true" | line 6
+            run = "true" | run = "true"; progress = '(' | line 4: workload 'w': `progress`
+            name = "orig" | name = "rec"; isotherm = "record" | line 8: configuration 'rec': `isotherm` watches nothing
+            name = "orig" | name = "rec"; isotherm = "rm -rf /" | starts with `record`, `run` or `compact`
+            name = "orig" | name = "orig"; thp = "yes" | line 10
+            [[configuration]] | [[configuration]]; name = "orig"; [[configuration]] | line 10: a second configuration named 'orig'
+        "#;
+        for line in table.trim().lines() {
+            let fields: Vec<&str> = line.split(" | ").map(str::trim).collect();
+            let text = error(&GOOD.replace(fields[0], &fields[1].replace("; ", "\n")));
+            assert!(text.contains(fields[2]), "{line}: {text}");
+        }
         assert!(error("name = \"a\"").contains("there is nothing to run"));
     }
 
