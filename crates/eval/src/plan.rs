@@ -239,10 +239,8 @@ mod tests {
                 .collect()
         };
         let before = prints(TEXT);
-        assert_eq!(
-            before[..4],
-            prints(&TEXT.replace("repeats = 2", "repeats = 1"))[..]
-        );
+        let one = prints(&TEXT.replace("repeats = 2", "repeats = 1"));
+        assert_eq!(before[..4], one[..]);
         let after = prints(&TEXT.replace("run = \"1\"", "run = \"3\""));
         assert_ne!(before[0], after[0]);
         assert_eq!(before[2], after[2]);

@@ -488,10 +488,8 @@ pub(crate) mod tests {
             .median;
         assert!((time - 11_500.0 / 950.0).abs() < 1e-9, "{time}");
         let overhead = suite.overhead(1, 1, RUNTIME).expect("both are there");
-        assert!(
-            (overhead - (100.0 / 0.95 - 100.0)).abs() < 1e-9,
-            "{overhead}"
-        );
+        let expected = 100.0 / 0.95 - 100.0;
+        assert!((overhead - expected).abs() < 1e-9, "{overhead}");
     }
 
     #[test]
@@ -503,10 +501,8 @@ pub(crate) mod tests {
         let Some(Score::Points(score)) = suite.score(0, 1) else {
             panic!("both are there, and far from the limit");
         };
-        assert!(
-            (score - (-0.5 * 100.0 * 0.5 / 11.5 + 30.0)).abs() < 1e-9,
-            "{score}"
-        );
+        let expected = 30.0 - 0.5 * 100.0 * 0.5 / 11.5;
+        assert!((score - expected).abs() < 1e-9, "{score}");
     }
 
     #[test]

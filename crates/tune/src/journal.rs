@@ -269,11 +269,8 @@ mod tests {
             std::fs::write(&path, &whole[..length]).expect("room");
             let mut journal = Journal::open(&path, &of()).expect("cut");
             let lines = whole[..length].split(|byte| *byte == b'\n').count() - 1;
-            assert_eq!(
-                journal.nr_known(),
-                lines.saturating_sub(1),
-                "cut at {length}"
-            );
+            let nr = lines.saturating_sub(1);
+            assert_eq!(journal.nr_known(), nr, "cut at {length}");
             for (n, settings) in settings.iter().enumerate() {
                 match journal.get(settings) {
                     Some(known) => assert_eq!(*known, prediction(n)),
@@ -281,11 +278,8 @@ mod tests {
                 }
             }
             drop(journal);
-            assert_eq!(
-                std::fs::read(&path).expect("written"),
-                whole,
-                "cut at {length}"
-            );
+            let now = std::fs::read(&path).expect("written");
+            assert_eq!(now, whole, "cut at {length}");
         }
     }
 

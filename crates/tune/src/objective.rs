@@ -389,19 +389,12 @@ mod tests {
             ("", "no price"),
         ] {
             let error = Prices::parse(text).expect_err(text);
-            assert!(
-                error.contains(said) && error.contains("cxl="),
-                "{text}: {error}"
-            );
+            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains("cxl="), "{text}: {error}");
         }
-        assert_eq!(
-            MemoryLimit::parse("50%").ok(),
-            Some(MemoryLimit::Share(0.5))
-        );
-        assert_eq!(
-            MemoryLimit::parse("1K").ok(),
-            Some(MemoryLimit::Bytes(1024))
-        );
+        let limit = |text| MemoryLimit::parse(text).ok();
+        assert_eq!(limit("50%"), Some(MemoryLimit::Share(0.5)));
+        assert_eq!(limit("1K"), Some(MemoryLimit::Bytes(1024)));
         assert!(MemoryLimit::parse("0").is_err() && MemoryLimit::parse("much").is_err());
     }
 }

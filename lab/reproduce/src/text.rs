@@ -276,10 +276,7 @@ mod tests {
             comparison("0", Some(3.5), Some(4.0)),
         ]);
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("mean")).collect();
-        assert!(
-            lines[0].contains("3.50          4     -12.5 %  predicted"),
-            "{text}"
-        );
+        assert!(lines[0].contains("3.50          4     -12.5 %  predicted"));
         assert!(lines[1].contains("21746          -           -"), "{text}");
         assert!(text.contains("- A note."), "{text}");
     }
@@ -294,10 +291,7 @@ mod tests {
         let summary = "driver      proactive      mean, us          4       1.40        2.60             -  -4.0 program 5  2 of 5             1  predicted";
         assert!(text.contains(summary), "{text}");
         assert!(text.find(summary) < text.find("program 0  "), "{text}");
-        assert!(
-            text.contains("program 3          4  not modelled        -"),
-            "{text}"
-        );
+        assert!(text.contains("program 3          4  not modelled        -"));
         assert!(!text.contains("Beside the published"), "{text}");
     }
 

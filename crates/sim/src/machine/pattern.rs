@@ -502,11 +502,8 @@ mod tests {
         ]);
         let half = pattern.next(0, at(3), 0.5).expect("it comes");
         assert!((half.as_secs_f64() - 10.0 - 2.0_f64.ln()).abs() < 1e-6);
-        assert_eq!(
-            pattern.next(0, at(3), 1.0 - 1e-9),
-            None,
-            "its phase is over first"
-        );
+        let next = pattern.next(0, at(3), 1.0 - 1e-9);
+        assert_eq!(next, None, "its phase is over first");
         assert_eq!(pattern.next(0, at(20), 0.1), None);
     }
 

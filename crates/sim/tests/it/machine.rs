@@ -67,17 +67,19 @@ fn refused(events: &[Event], why: Refusal) -> u64 {
     outcomes.filter_map(|o| o.refused.get(&why)).sum()
 }
 
+fn has_end(events: &[Event], by_kill: bool) -> bool {
+    let is_it =
+        |event: &Event| matches!(event, Event::Ended { was_killed, .. } if *was_killed == by_kill);
+    events.iter().any(is_it)
+}
+
 #[test]
 fn idle_memory_is_paged_out_and_the_rest_stays() {
     let spec = machine(&[512], Some(512), ThpMode::Never, 1);
     let prcl = context(tables(), vec![scheme(Action::Pageout, 5)]);
     let (simulation, _) = simulate(spec, vec![process(256, 32, 50.0)], vec![prcl], seconds(30));
     let process = &simulation.machine().processes()[0];
-    assert!(
-        process.rss() <= 33 * MIB,
-        "{} MiB stay",
-        process.rss() / MIB
-    );
+    assert!(process.rss() <= 33 * MIB, "{}", process.rss() / MIB);
     assert!(process.rss() >= 31 * MIB);
     assert!(process.major_faults < 100);
     // The pool holds it compressed to a third.
@@ -120,11 +122,8 @@ fn what_comes_back_costs_what_a_fault_costs() {
     let (guarded, events) = simulate(spec, vec![program], vec![eager], seconds(60));
     let faults = guarded.machine().processes()[0].major_faults;
     assert!(faults < process.major_faults / 3, "{faults}");
-    assert!(
-        events
-            .iter()
-            .any(|event| matches!(event, Event::Guard { .. }))
-    );
+    let is_guard = |event: &Event| matches!(event, Event::Guard { .. });
+    assert!(events.iter().any(is_guard));
 }
 
 #[test]
@@ -140,16 +139,7 @@ fn the_kernel_reclaims_when_memory_is_short_and_kills_when_there_is_none() {
     let watching = vec![context(tables(), Vec::new())];
     let (simulation, events) = simulate(spec, two, watching, seconds(10));
     assert_eq!(simulation.machine().stats().oom_kills, 1);
-    let killed = |event: &Event| {
-        matches!(
-            event,
-            Event::Ended {
-                was_killed: true,
-                ..
-            }
-        )
-    };
-    assert!(events.iter().any(killed));
+    assert!(has_end(&events, true));
 }
 
 #[test]
@@ -197,10 +187,8 @@ fn nohugepage_gives_back_what_was_never_written_and_keeps_data() {
         assert_eq!((process.rss() / MIB, process.huge() / MIB), sizes);
         // khugepaged makes some of it huge again.
         let applied = applied.sum::<u64>() / MIB;
-        assert!(
-            (applied_min..=applied_min * 5 / 4).contains(&applied),
-            "{applied}"
-        );
+        let expected = applied_min..=applied_min * 5 / 4;
+        assert!(expected.contains(&applied), "{applied}");
     };
     // An eighth is data. The split needs no swap, and makes none.
     check((64, 0), None, (32, 0), 224);
@@ -251,10 +239,8 @@ fn huge_pages_waste_no_more_than_they_may_and_go_where_they_save_most() {
     let (rss, huge, waste) = both(Some(0.2));
     let waste = waste.expect("it is bounded");
     assert_eq!(waste.wasted / MIB, rss - data);
-    assert!(
-        waste.wasted <= rss * MIB / 5 && waste.wasted >= rss * MIB / 6,
-        "{waste:?}"
-    );
+    assert!(waste.wasted <= rss * MIB / 5, "{waste:?}");
+    assert!(waste.wasted >= rss * MIB / 6, "{waste:?}");
     assert!(huge > 128 && waste.huge == huge * MIB, "{huge} {waste:?}");
     // A tenth is less than the waste of all dense blocks.
     let (rss, huge, waste) = both(Some(0.1));
@@ -326,13 +312,7 @@ fn what_goes_wrong_is_refused_by_its_name() {
     assert!(refused(&with(FaultKind::Contention(0.5)).1, Refusal::Locked) > 0);
     let (simulation, events) = with(FaultKind::Exit(0));
     assert!(!simulation.machine().processes()[0].is_running());
-    assert!(events.iter().any(|event| matches!(
-        event,
-        Event::Ended {
-            was_killed: false,
-            ..
-        }
-    )));
+    assert!(has_end(&events, false));
 }
 
 /// Returns all events and the processes as text, which must be the same for the same seed.
@@ -453,10 +433,8 @@ fn a_node_delivers_no_more_than_it_can() {
     };
     let (most, _) = seconds_of_work(None);
     let (enough, lost) = seconds_of_work(Some(1_000_000_000));
-    assert!(
-        (most - enough).abs() < 0.01 && lost < 0.01,
-        "{enough}, {lost}"
-    );
+    assert!((most - enough).abs() < 0.01, "{enough}");
+    assert!(lost < 0.01, "{lost}");
     let (half, lost) = seconds_of_work(Some(320_000_000));
     assert!((half / most - 0.5).abs() < 0.05, "{half} of {most}");
     assert!((half + lost - most).abs() < 0.5, "{lost} s lost");

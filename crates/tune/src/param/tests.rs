@@ -54,10 +54,8 @@ fn what_cannot_be_tuned_is_said_with_what_can() {
         assert!(error.contains(said), "{text}: {error}");
     }
     let error = parsed("colour=1").expect_err("none");
-    assert!(
-        Knob::ALL.iter().all(|knob| error.contains(knob.name())),
-        "{error}"
-    );
+    let is_named = |knob: &Knob| error.contains(knob.name());
+    assert!(Knob::ALL.iter().all(is_named), "{error}");
 }
 
 #[test]
@@ -69,10 +67,8 @@ fn knobs_are_those_of_the_schemes() {
             .collect::<Vec<_>>()
     };
     assert_eq!(names("prcl"), ["age", "size", "rate", "quota"]);
-    assert_eq!(
-        names("ethp"),
-        ["age", "size", "rate", "quota", "density", "waste"]
-    );
+    let all = ["age", "size", "rate", "quota", "density", "waste"];
+    assert_eq!(names("ethp"), all);
     let usual = |name| {
         Knob::usual_of(&contexts(name))
             .iter()
@@ -91,12 +87,8 @@ fn a_value_is_set_where_it_is_read() {
             for value in parameter.ladder {
                 let mut contexts = contexts(name);
                 knob.apply(value, &mut contexts);
-                assert_eq!(
-                    knob.value_in(&contexts),
-                    Some(value),
-                    "{name} {}",
-                    knob.name()
-                );
+                let read = knob.value_in(&contexts);
+                assert_eq!(read, Some(value), "{name} {}", knob.name());
             }
         }
     }

@@ -74,10 +74,7 @@ fn a_search_comes_within_a_point_of_the_best_by_an_eighth_of_the_evaluations() {
         let some = searched(&space, space.len() / 8, seed, &program(phase));
         assert!(some.observed().len() <= space.len() / 8);
         let (best, found) = (saved(&all), saved(&some));
-        assert!(
-            found >= best - 0.01,
-            "{phase}: {found}, and {best} is the best"
-        );
+        assert!(found >= best - 0.01, "{phase}: {found} of {best}");
     }
 }
 
@@ -145,11 +142,8 @@ fn a_refined_search_tries_the_best_of_a_coarse_one_and_its_front() {
     let mut refined = coarse.refined(12, &contexts("prcl"));
     let batch = refined.suggest();
     assert_eq!((batch.len(), refined.nr_most()), (12, 12));
-    assert!(
-        batch
-            .iter()
-            .all(|point| coarse.observed().contains_key(point))
-    );
+    let is_known = |point: &SearchPoint| coarse.observed().contains_key(point);
+    assert!(batch.iter().all(is_known));
     let ranked = coarse.ranked();
     let best = ranked.iter().find(|point| !coarse.is_surely_beyond(point));
     assert!(batch.contains(best.expect("one is within")));

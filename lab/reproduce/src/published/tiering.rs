@@ -246,15 +246,10 @@ mod tests {
     #[test]
     fn published_cells_are_found() {
         let cell = |row: [&str; 3], column| published(SOURCES[0].2, &row, column);
-        assert_eq!(
-            cell(["zipfian", "normalized_time", "HMSDK 2.0"], "cold_450G"),
-            Some(1.04)
-        );
-        assert_eq!(
-            cell(["latest", "cxl_gb", "default"], "cold_500G"),
-            Some(50.6)
-        );
-        assert_eq!(cell(["latest", "cxl_gb", "default"], "cold_0G"), None);
+        let time = cell(["zipfian", "normalized_time", "HMSDK 2.0"], "cold_450G");
+        assert_eq!(time, Some(1.04));
+        let used = |column| cell(["latest", "cxl_gb", "default"], column);
+        assert_eq!((used("cold_500G"), used("cold_0G")), (Some(50.6), None));
         for (_, tiered, csv) in SOURCES {
             let row = ["zipfian", "normalized_time", tiered];
             assert!(published(csv, &row, "cold_440G").is_some());

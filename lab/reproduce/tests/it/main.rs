@@ -50,10 +50,8 @@ fn the_score_stays_between_the_thresholds_while_a_heap_grows() {
         .skip(3)
         .take(5)
         .collect();
-    assert!(
-        scores.iter().all(|score| (75.0..=100.0).contains(score)),
-        "{scores:?}"
-    );
+    let are_high = scores.iter().all(|score| (75.0..=100.0).contains(score));
+    assert!(are_high, "{scores:?}");
     assert_eq!(outcome.latency_us.count, 8 * 512);
 }
 
