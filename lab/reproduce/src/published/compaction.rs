@@ -18,7 +18,7 @@ const HEAP_GIB: u64 = 700;
 const UNMOVABLE_TIME: Nanos = Nanos::from_millis(600_000);
 
 /// A run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CompactionRun {
     /// A kernel driver takes huge pages until there is none.
     Driver(u32),
