@@ -364,10 +364,8 @@ fn main() -> anyhow::Result<()> {
     let isotherm =
         std::env::var("ISOTHERM").unwrap_or_else(|_| "target/release/isotherm".to_owned());
     let experiment = Experiment::parse(&std::fs::read_to_string(&path)?)?;
-    let workload = experiment
-        .workloads
-        .iter()
-        .find(|workload| workload.name == name);
+    let mut workloads = experiment.workloads.iter();
+    let workload = workloads.find(|workload| workload.name == name);
     let workload = workload.with_context(|| format!("{path} has no workload {name}"))?;
     let mut request = unguarded();
     request.acting.presets = vec!["prcl".to_owned()];

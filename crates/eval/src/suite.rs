@@ -136,14 +136,12 @@ impl Suite {
         };
         let mut kept = experiment.workloads.iter().collect::<Vec<_>>();
         kept.retain(|workload| suite.workloads.contains(&workload.name));
-        suite.published_names = kept
-            .iter()
-            .map(|workload| workload.published_name().to_owned())
-            .collect();
-        suite.measures = kept
-            .iter()
-            .map(|workload| WorkloadMetric::all(&workload.measures, &workload.means))
-            .collect();
+        for workload in kept {
+            let name = workload.published_name().to_owned();
+            suite.published_names.push(name);
+            let measures = WorkloadMetric::all(&workload.measures, &workload.means);
+            suite.measures.push(measures);
+        }
         suite.by_throughput = (0..suite.workloads.len())
             .filter(|&workload| suite.reference_work(workload).is_some())
             .map(|workload| suite.workloads[workload].clone())
@@ -258,12 +256,9 @@ impl Suite {
             .iter()
             .map(|&workload| self.pairs(workload, configuration, metric))
             .collect();
-        let repeats: Vec<u32> = pairs
-            .first()?
-            .keys()
-            .copied()
-            .filter(|repeat| pairs.iter().all(|of| of.contains_key(repeat)))
-            .collect();
+        let repeats = pairs.first()?.keys().copied();
+        let is_in_all = |repeat: &u32| pairs.iter().all(|of| of.contains_key(repeat));
+        let repeats: Vec<u32> = repeats.filter(is_in_all).collect();
         let nr = pairs.len() as f64;
         let mean = |repeat: &u32| pairs.iter().map(|of| of[repeat]).sum::<f64>() / nr;
         let sum = |repeat: u32, column: usize| -> Option<f64> {
@@ -481,11 +476,8 @@ pub(crate) mod tests {
         let suite = suite();
         assert_eq!(suite.by_throughput, ["redis"]);
         // 11 500 requests in the median run; 950 a second would take 12.105 s.
-        let time = suite
-            .cell(1, 1, RUNTIME)
-            .summary()
-            .expect("measured")
-            .median;
+        let time = suite.cell(1, 1, RUNTIME).summary();
+        let time = time.expect("measured").median;
         assert!((time - 11_500.0 / 950.0).abs() < 1e-9, "{time}");
         let overhead = suite.overhead(1, 1, RUNTIME).expect("both are there");
         let expected = 100.0 / 0.95 - 100.0;

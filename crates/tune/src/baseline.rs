@@ -285,10 +285,8 @@ mod tests {
     #[test]
     fn a_fit_goes_through_what_it_can() {
         let of = |x: f64| 3.0 - 2.0 * x + 5.0 * x * x * x;
-        let points: Vec<(f64, f64)> = (0..12)
-            .map(|n| f64::from(n) / 11.0)
-            .map(|x| (x, of(x)))
-            .collect();
+        let places = (0..12).map(|n| f64::from(n) / 11.0);
+        let points: Vec<(f64, f64)> = places.map(|x| (x, of(x))).collect();
         let fit = Fit::of(&points, 4);
         assert!(
             (0..50)

@@ -106,12 +106,9 @@ impl Journal {
         };
         let (known, length) = known(&text, of, &name())?;
         let open = || {
-            let options = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(path);
-            let mut file = options?;
+            let mut options = OpenOptions::new();
+            options.create(true).truncate(false).write(true);
+            let mut file = options.open(path)?;
             // A cut line would join with the next.
             file.set_len(length as u64)?;
             file.seek(SeekFrom::End(0))?;

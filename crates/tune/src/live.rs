@@ -186,22 +186,16 @@ pub fn run_live(
         search,
         made: Vec::new(),
     };
-    let mut known: VecDeque<LiveRun> = journal
-        .as_deref()
-        .map(Journal::live_runs)
-        .unwrap_or_default()
-        .to_vec()
-        .into();
+    let known = journal.as_deref().map(Journal::live_runs);
+    let mut known: VecDeque<LiveRun> = known.unwrap_or_default().to_vec().into();
     let end = loop {
         let wanted = match runs.next(most) {
             Ok(wanted) => wanted,
             Err(end) => break end,
         };
         let settings = wanted.map(|point| runs.search.space().settings(&point));
-        on_event(LiveEvent::Begins(
-            settings.as_ref(),
-            runs.nr_under_schemes(),
-        ));
+        let nr = runs.nr_under_schemes();
+        on_event(LiveEvent::Begins(settings.as_ref(), nr));
         let made = match known.pop_front() {
             Some(made) => made,
             None => match makes.run(settings.as_ref())? {
@@ -282,10 +276,8 @@ impl Runs<'_> {
     }
 
     fn nr_under_schemes(&self) -> usize {
-        self.made
-            .iter()
-            .filter(|run| run.settings.is_some())
-            .count()
+        let made = self.made.iter();
+        made.filter(|run| run.settings.is_some()).count()
     }
 
     fn nothing(&self) -> Prediction {

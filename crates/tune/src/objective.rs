@@ -162,25 +162,24 @@ impl Objective {
         // Differences below a thousandth of the memory, or a ten-thousandth of the time, do not justify any other loss.
         let memory = step(resident / without, 1e-3);
         let slowdown = step(prediction.slowdown.value, 1e-4);
+        let slower = |limit: &f64| above(prediction.slowdown.most(), *limit);
+        // As a share of what is resident without schemes.
+        let larger = |limit: &MemoryLimit| {
+            let most = (1.0 - prediction.saved_share.least()) * without;
+            above(most / without, limit.bytes(without) / without)
+        };
         let (violation, loss) = match self {
-            Self::Memory { max_slowdown } => {
-                (above(prediction.slowdown.most(), *max_slowdown), memory)
-            }
-            Self::Slowdown { max_memory } => {
-                (above_memory(prediction, *max_memory, without), slowdown)
-            }
+            Self::Memory { max_slowdown } => (slower(max_slowdown), memory),
+            Self::Slowdown { max_memory } => (larger(max_memory), slowdown),
             Self::Damoos => (0.0, -damoos_score(prediction)),
             Self::Cost {
                 prices,
                 max_slowdown,
-            } => (
-                above(prediction.slowdown.most(), *max_slowdown),
-                prices.of(prediction),
-            ),
-            Self::Huge { max_memory } => (
-                above_memory(prediction, *max_memory, without),
-                -step(prediction.huge_mean_bytes / without, 1e-3),
-            ),
+            } => (slower(max_slowdown), prices.of(prediction)),
+            Self::Huge { max_memory } => {
+                let huge = step(prediction.huge_mean_bytes / without, 1e-3);
+                (larger(max_memory), -huge)
+            }
         };
         Rank {
             violation: if prediction.was_killed {
@@ -274,12 +273,6 @@ fn step(value: f64, size: f64) -> f64 {
 fn above(value: f64, limit: f64) -> f64 {
     let beyond = value - limit;
     if beyond <= 1e-12 { 0.0 } else { beyond }
-}
-
-/// Returns the excess over the memory limit, as a share of what is resident without schemes.
-fn above_memory(prediction: &Prediction, limit: MemoryLimit, without: f64) -> f64 {
-    let most = (1.0 - prediction.saved_share.least()) * without;
-    above(most / without, limit.bytes(without) / without)
 }
 
 #[cfg(test)]

@@ -136,15 +136,14 @@ fn latencies(run: CompactionRun, outcome: &CompactionOutcome) -> String {
 
 /// Draws figure 4: the change of the nodes' scores while a heap grows.
 fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
-    let of_node = |node: u32| PlotSeries {
-        name: format!("node {node}"),
-        points: outcome
-            .scores
-            .iter()
-            .filter(|sample| sample.node == node)
-            .map(|sample| (sample.time.as_secs_f64(), sample.score))
-            .collect(),
-        is_line: true,
+    let of_node = |node: u32| {
+        let samples = outcome.scores.iter().filter(|sample| sample.node == node);
+        let points = samples.map(|sample| (sample.time.as_secs_f64(), sample.score));
+        PlotSeries {
+            name: format!("node {node}"),
+            points: points.collect(),
+            is_line: true,
+        }
     };
     let plot = Plot {
         title: format!("{}: scores", run.title()),

@@ -22,13 +22,9 @@ pub(super) fn contexts(setting: &TieringSetting) -> anyhow::Result<Vec<SimContex
         ..Request::default()
     };
     let session = request.act(&configuration.contexts, None)?;
-    let contexts = session
-        .contexts
-        .iter()
-        .map(isotherm_session::simulated::context);
-    contexts
-        .collect::<anyhow::Result<_>>()
-        .context("HMSDK's plan cannot be simulated")
+    let contexts = { session.contexts.iter() }.map(isotherm_session::simulated::context);
+    let contexts: anyhow::Result<_> = contexts.collect();
+    contexts.context("HMSDK's plan cannot be simulated")
 }
 
 #[cfg(test)]

@@ -164,10 +164,8 @@ fn like_for_like(suite: &Suite) -> TextTable {
         };
         let theirs = published.table();
         for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
-            let place = theirs
-                .configurations
-                .iter()
-                .position(|c| c == published_configuration(configuration));
+            let name = published_configuration(configuration);
+            let place = theirs.configurations.iter().position(|c| c == name);
             let over = suite.over_suite(column, metric);
             let worst = suite.worst(column, metric);
             if let (Some(place), Some(over), Some((_, worst))) = (place, over, worst) {

@@ -45,10 +45,8 @@ struct Place<'a> {
 
 impl<'a> Measuring<'a> {
     pub(super) fn new(spec: RunnerSpec<'a>) -> anyhow::Result<Self> {
-        let path = spec
-            .path
-            .canonicalize()
-            .with_context(|| format!("cannot find {}", spec.path.display()))?;
+        let cannot = || format!("cannot find {}", spec.path.display());
+        let path = spec.path.canonicalize().with_context(cannot)?;
         Ok(Self {
             spec,
             time_limit: Duration::from_secs(spec.experiment.time_limit_s),
@@ -67,10 +65,8 @@ impl<'a> Measuring<'a> {
         run: &PlannedRun<'_>,
         on_event: &mut dyn FnMut(RunEvent<'_>),
     ) -> anyhow::Result<(RunMeasurements, Option<Value>)> {
-        let folder = tempfile::Builder::new()
-            .prefix("isotherm-eval-")
-            .tempdir()
-            .context("cannot make a folder for the run")?;
+        let folder = tempfile::Builder::new().prefix("isotherm-eval-").tempdir();
+        let folder = folder.context("cannot make a folder for the run")?;
         // Servers may run as another user.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let result = self.run_in(run, folder.path());

@@ -208,11 +208,8 @@ impl<'a> Bench<'a> {
 /// Opens the journal to continue after its last complete line.
 fn open_journal(path: &Path) -> anyhow::Result<File> {
     let open = || -> std::io::Result<File> {
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)?;
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create(true).open(path)?;
         let text = fs::read_to_string(path)?;
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         if whole < text.len() {

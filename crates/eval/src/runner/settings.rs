@@ -110,10 +110,8 @@ fn path_of(name: &str) -> anyhow::Result<String> {
 /// Reads a value; of `always [madvise] never`, the word in brackets.
 fn read(path: &str) -> anyhow::Result<String> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-    let word = text
-        .split('[')
-        .nth(1)
-        .and_then(|rest| rest.split(']').next());
+    let rest = text.split('[').nth(1);
+    let word = rest.and_then(|rest| rest.split(']').next());
     let words: Vec<&str> = word.unwrap_or(&text).split_whitespace().collect();
     Ok(words.join(" "))
 }

@@ -247,11 +247,8 @@ fn search(
             command.arg("-c").arg(path);
         }
     }
-    command
-        .arg("-o")
-        .arg(&schemes)
-        .arg("--resume")
-        .arg(&journal);
+    command.arg("-o").arg(&schemes);
+    command.arg("--resume").arg(&journal);
     // The child keeps the lock as long as it lives, even if this process is killed.
     command.stdin(Stdio::from(
         lock.try_clone().context("cannot share a lock")?,

@@ -32,10 +32,7 @@ fn the_shipped_experiment_takes_little_more_than_an_hour() {
     assert_eq!(configurations(&experiment), CONFIGURATIONS);
     let seconds = estimate_s(&experiment, &plan(&experiment)).expect("all say how long they take");
     assert!(seconds <= 1.1 * 3600.0, "{seconds} s");
-    let tuned = experiment
-        .configurations
-        .iter()
-        .filter(|one| one.tune.is_some());
+    let tuned = { experiment.configurations.iter() }.filter(|one| one.tune.is_some());
     assert_eq!(tuned.count(), 1, "without it, an hour");
 }
 
@@ -48,10 +45,8 @@ fn the_shipped_experiment_rotates_configurations_within_a_repeat() {
         assert!(turns.iter().all(|run| {
             (run.repeat, &run.workload.name) == (turns[0].repeat, &turns[0].workload.name)
         }));
-        let mut names: Vec<&str> = turns
-            .iter()
-            .map(|run| run.configuration.name.as_str())
-            .collect();
+        let names = turns.iter().map(|run| run.configuration.name.as_str());
+        let mut names: Vec<&str> = names.collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), nr);
@@ -69,26 +64,17 @@ fn the_shipped_experiment_rotates_configurations_within_a_repeat() {
 
 #[test]
 fn published_names_are_names_that_were_published() {
-    let known: Vec<String> = PUBLISHED[0]
-        .table()
-        .rows
-        .into_iter()
-        .map(|r| r.name)
-        .collect();
+    let known = PUBLISHED[0].table().rows.into_iter().map(|r| r.name);
+    let known: Vec<String> = known.collect();
     let shipped = Experiment::parse(SHIPPED).expect("it is right");
-    let named: Vec<&String> = shipped
-        .workloads
-        .iter()
-        .filter_map(|w| w.published.as_ref())
-        .collect();
+    let workloads = shipped.workloads.iter();
+    let named: Vec<&String> = workloads.filter_map(|w| w.published.as_ref()).collect();
     assert_eq!(named, ["parsec3/x264", "parsec3/vips"]);
     assert!(named.iter().all(|name| known.contains(name)));
     let parsec = Experiment::parse(PARSEC).expect("it is right");
-    let names: Vec<&str> = parsec
-        .workloads
-        .iter()
-        .map(isotherm_eval::Workload::published_name)
-        .collect();
+    let workloads = parsec.workloads.iter();
+    let names = workloads.map(isotherm_eval::Workload::published_name);
+    let names: Vec<&str> = names.collect();
     assert_eq!(names, known);
     assert_eq!(configurations(&parsec), CONFIGURATIONS[..9]);
     assert!(estimate_s(&parsec, &plan(&parsec)).is_some());

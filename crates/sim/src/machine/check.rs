@@ -52,10 +52,8 @@ impl SimMachine {
 
     fn check_processes(&self) -> Result<(), String> {
         for (index, process) in self.processes.iter().enumerate() {
-            let pages = process
-                .areas()
-                .iter()
-                .flat_map(|area| self.areas[*area].pages.clone());
+            let areas = process.areas().iter();
+            let pages = areas.flat_map(|area| self.areas[*area].pages.clone());
             let of = |wanted: Place| {
                 let pages = pages.clone();
                 pages

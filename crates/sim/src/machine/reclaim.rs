@@ -56,10 +56,8 @@ impl SimMachine {
     }
 
     pub(super) fn reclaim(&mut self, node: usize, urgency: Urgency) {
-        let has_swap = self
-            .swap
-            .as_ref()
-            .is_some_and(|s| s.stored() < s.capacity());
+        let swap = self.swap.as_ref();
+        let has_swap = swap.is_some_and(|s| s.stored() < s.capacity());
         let (took, got) = if has_swap && !self.is_swap_full() {
             self.reclaim_any(node, urgency)
         } else {

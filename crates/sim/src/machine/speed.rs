@@ -183,11 +183,7 @@ impl SimMachine {
     /// does.
     fn find_waits(&mut self) {
         let near = self.spec.nodes[0].latency.as_secs_f64();
-        let latencies = self
-            .spec
-            .nodes
-            .iter()
-            .map(|node| node.latency.as_secs_f64() / near);
+        let latencies = { self.spec.nodes.iter() }.map(|node| node.latency.as_secs_f64() / near);
         let latencies: Vec<f64> = latencies.collect();
         let mut stretch = vec![1.0_f64; latencies.len()];
         for _ in 0..ROUNDS {

@@ -60,23 +60,14 @@ fn what_cannot_be_tuned_is_said_with_what_can() {
 
 #[test]
 fn knobs_are_those_of_the_schemes() {
-    let names = |name| {
-        Knob::of(&contexts(name))
-            .iter()
-            .map(|k| k.name())
-            .collect::<Vec<_>>()
+    let check = |preset, all: &[&str], usual: &[&str]| {
+        let names = |knobs: Vec<Knob>| knobs.iter().map(|k| k.name()).collect::<Vec<_>>();
+        assert_eq!(names(Knob::of(&contexts(preset))), all);
+        assert_eq!(names(Knob::usual_of(&contexts(preset))), usual);
     };
-    assert_eq!(names("prcl"), ["age", "size", "rate", "quota"]);
+    check("prcl", &["age", "size", "rate", "quota"], &["age", "size"]);
     let all = ["age", "size", "rate", "quota", "density", "waste"];
-    assert_eq!(names("ethp"), all);
-    let usual = |name| {
-        Knob::usual_of(&contexts(name))
-            .iter()
-            .map(|k| k.name())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(usual("prcl"), ["age", "size"]);
-    assert_eq!(usual("ethp"), ["age", "density", "waste"]);
+    check("ethp", &all, &["age", "density", "waste"]);
 }
 
 #[test]

@@ -104,11 +104,8 @@ fn a_seed_moves_the_sample_and_nothing_else_does() {
     let space = prcl_space(&["age", "size", "quota"], 240);
     let run = |seed| {
         let search = searched(&space, 60, seed, &program(8.0));
-        search
-            .observed()
-            .keys()
-            .cloned()
-            .collect::<Vec<SearchPoint>>()
+        let points = search.observed().keys().cloned();
+        points.collect::<Vec<SearchPoint>>()
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));

@@ -16,12 +16,9 @@ fn small(proactiveness: u32) -> CompactionSetting {
 }
 
 fn percentile(outcome: &CompactionOutcome, percent: u32) -> f64 {
-    let percentiles = &outcome.latency_us.percentiles;
-    percentiles
-        .iter()
-        .find(|(p, _)| *p == percent)
-        .expect("it is given")
-        .1
+    let mut percentiles = outcome.latency_us.percentiles.iter();
+    let found = percentiles.find(|(p, _)| *p == percent);
+    found.expect("it is given").1
 }
 
 #[test]
@@ -45,11 +42,8 @@ fn the_score_stays_between_the_thresholds_while_a_heap_grows() {
     let outcome = java(&small(20), 8);
     let of_node_0 = outcome.scores.iter().filter(|sample| sample.node == 0);
     // These samples are from before node 0 is full.
-    let scores: Vec<f64> = of_node_0
-        .map(|sample| sample.score)
-        .skip(3)
-        .take(5)
-        .collect();
+    let scores = of_node_0.map(|sample| sample.score);
+    let scores: Vec<f64> = scores.skip(3).take(5).collect();
     let are_high = scores.iter().all(|score| (75.0..=100.0).contains(score));
     assert!(are_high, "{scores:?}");
     assert_eq!(outcome.latency_us.count, 8 * 512);
