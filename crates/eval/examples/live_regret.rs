@@ -226,13 +226,8 @@ struct Tuner<'a> {
 
 impl Tuner<'_> {
     fn search(&self, objective: Objective) -> Search {
-        Search::new(
-            self.space.clone(),
-            objective,
-            256,
-            SEED,
-            self.plan.contexts(),
-        )
+        let (space, contexts) = (self.space.clone(), self.plan.contexts());
+        Search::new(space, objective, 256, SEED, contexts)
     }
 
     fn replayed(&self, objective: Objective) -> anyhow::Result<Search> {
@@ -253,11 +248,8 @@ impl Tuner<'_> {
         };
         let mut all = Vec::new();
         let mut search = self.replayed(objective)?;
-        all.push((
-            "replays alone".to_owned(),
-            0,
-            settings(&search, search.best().0),
-        ));
+        let best = settings(&search, search.best().0);
+        all.push(("replays alone".to_owned(), 0, best));
         for most in [1, 2, LIVE_RUNS] {
             let mut again = Again::new(self.truth);
             search = self.replayed(objective)?;
@@ -273,19 +265,10 @@ impl Tuner<'_> {
             let again = Again::new(self.truth);
             let mut search = self.search(Objective::Damoos);
             let start = self.space.point(0);
-            run_published(
-                (method, SEED),
-                &mut search,
-                &again,
-                None,
-                start,
-                &mut |_| {},
-            )?;
-            all.push((
-                name.to_owned(),
-                again.nr_runs(),
-                settings(&search, search.best().0),
-            ));
+            let method = (method, SEED);
+            run_published(method, &mut search, &again, None, start, &mut |_| {})?;
+            let best = settings(&search, search.best().0);
+            all.push((name.to_owned(), again.nr_runs(), best));
         }
         Ok(all)
     }

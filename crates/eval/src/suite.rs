@@ -371,11 +371,7 @@ fn read<'a>(
                 }
             }
             Entry::Run(run) => {
-                let key = (
-                    run.workload.as_str(),
-                    run.configuration.as_str(),
-                    run.repeat,
-                );
+                let key: Key<'_> = (&run.workload, &run.configuration, run.repeat);
                 let replaces = |old: &RunEntry| measured(old).is_none() || measured(run).is_some();
                 let is_planned = planned.iter().any(|planned| planned.is_run(run));
                 if is_planned && latest.get(&key).is_none_or(|old| replaces(old)) {

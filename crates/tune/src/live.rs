@@ -344,20 +344,12 @@ impl Runs<'_> {
     }
 
     fn learnt(&self) -> Learnt {
+        let memory = |run: &LiveRun| run.resident_mean_bytes;
+        let time = |run: &LiveRun| run.seconds_of_work;
         Learnt {
-            memory: self.model(
-                SAVED,
-                |p| &p.saved_share,
-                saved_share,
-                |run| run.resident_mean_bytes,
-            ),
-            time: self.model(
-                SLOWDOWN,
-                |p| &p.slowdown,
-                slowdown,
-                |run| run.seconds_of_work,
-            ),
-            without: self.mean_of_bases(|run| run.resident_mean_bytes),
+            memory: self.model(SAVED, |p| &p.saved_share, saved_share, memory),
+            time: self.model(SLOWDOWN, |p| &p.slowdown, slowdown, time),
+            without: self.mean_of_bases(memory),
         }
     }
 
@@ -410,12 +402,9 @@ impl Runs<'_> {
             .flat_map(|a| QUANTILES.iter().map(move |b| (a, b)));
         let ranks = draws.map(|(a, b)| {
             let drawn = |of: &Normal, by: f64| of.mean + by * of.deviation;
-            self.objective.rank(&with(
-                predicted,
-                learnt.without,
-                drawn(&saved, *a),
-                drawn(&slowdown, *b),
-            ))
+            let (saved, slowdown) = (drawn(&saved, *a), drawn(&slowdown, *b));
+            let drawn = with(predicted, learnt.without, saved, slowdown);
+            self.objective.rank(&drawn)
         });
         let within = ranks.filter(|rank| rank.violation <= 0.0);
         let (nr, gain) = within.fold((0.0, 0.0), |(nr, gain), rank| {

@@ -275,11 +275,8 @@ impl Tuned {
         let recommended = self.found.recommended.as_ref();
         let is_marked = |trial: &Trial| recommended == Some(trial);
         for trial in thinned(&self.front, ROWS, is_marked) {
-            table.row(row(
-                if is_marked(trial) { "*" } else { "" },
-                trial,
-                &self.objective,
-            ));
+            let mark = if is_marked(trial) { "*" } else { "" };
+            table.row(row(mark, trial, &self.objective));
         }
         if let Some(trial) = recommended.filter(|trial| !self.front.contains(trial)) {
             table.row(row("*", trial, &self.objective));
@@ -410,11 +407,8 @@ fn why(
     match runs.filter(|settings| **settings == best.settings).count() {
         0 => {}
         nr => {
-            let _ = write!(
-                why,
-                " (run {nr} {} live)",
-                if nr == 1 { "time" } else { "times" }
-            );
+            let times = if nr == 1 { "time" } else { "times" };
+            let _ = write!(why, " (run {nr} {times} live)");
         }
     }
     if subject.objective.max_slowdown().is_some() && !best.prediction.slowdown.has_bounds() {

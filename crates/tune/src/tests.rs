@@ -246,12 +246,8 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
         let (times, digest) = trace_facts(&of).expect("a trace");
         let replays = replays(&plan, of);
         let predicted = replays.predicted(&spec).expect("it runs");
-        (
-            predicted.expect("not stopped"),
-            replays.base(),
-            times,
-            digest,
-        )
+        let predicted = predicted.expect("not stopped");
+        (predicted, replays.base(), times, digest)
     };
     let (one, base, times, digest) = predicted(replay());
     // The same program twice, and a program of one block that it never touches.

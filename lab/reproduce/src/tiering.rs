@@ -80,12 +80,8 @@ mod tests {
     fn promotion_and_demotion_weigh_age_alone_as_hmsdk_has_it() {
         let contexts = contexts(&TieringSetting::published(0)).expect("a plan of ours");
         let weights = contexts.iter().map(|context| {
-            let weights = context.schemes[0].quota.weights;
-            (
-                weights.size_permil,
-                weights.nr_accesses_permil,
-                weights.age_permil,
-            )
+            let w = context.schemes[0].quota.weights;
+            (w.size_permil, w.nr_accesses_permil, w.age_permil)
         });
         assert_eq!(weights.collect::<Vec<_>>(), [(0, 0, 10), (0, 0, 10)]);
     }

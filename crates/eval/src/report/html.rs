@@ -71,19 +71,12 @@ fn overheads(suite: &Suite, metric: usize) -> String {
     axis.draw(&mut svg, height - 34.0);
     let mut y = TOP;
     for group in lines.chunk_by(|a, b| a.0 == b.0) {
-        let _ = writeln!(
-            svg,
-            "<text x=\"16\" y=\"{:.1}\">{}</text>",
-            y + 13.0,
-            escape(&suite.workloads[group[0].0])
-        );
+        let (name, below) = (escape(&suite.workloads[group[0].0]), y + 13.0);
+        let _ = writeln!(svg, "<text x=\"16\" y=\"{below:.1}\">{name}</text>");
         for (_, configuration, overhead) in group {
             let (colour, _) = SERIES_STYLES[(configuration - 1) % SERIES_STYLES.len()];
-            let (from, at, to) = (
-                axis.x(overhead.min),
-                axis.x(overhead.median),
-                axis.x(overhead.max),
-            );
+            let (from, to) = (axis.x(overhead.min), axis.x(overhead.max));
+            let at = axis.x(overhead.median);
             let middle = y + 9.0;
             let workload = group[0].0;
             let is_noise = suite

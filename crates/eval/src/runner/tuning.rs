@@ -113,11 +113,8 @@ impl Tunings {
             ..run.configuration.clone()
         };
         // Neither the trace's path nor the objective changes a trace.
-        let fingerprint = fingerprint(
-            bench.measuring.spec.experiment,
-            run.workload,
-            &configuration,
-        );
+        let experiment = bench.measuring.spec.experiment;
+        let fingerprint = fingerprint(experiment, run.workload, &configuration);
         let trace = files.path("isotherm");
         let is_it = |known: &&RunEntry| {
             (&known.workload, &known.configuration) == (&run.workload.name, &run.configuration.name)

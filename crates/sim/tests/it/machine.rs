@@ -106,12 +106,8 @@ fn what_comes_back_costs_what_a_fault_costs() {
     // Each page is accessed every 20 s or so, and taken after 2 s of idleness.
     let mut eager = context(tables(), vec![scheme(Action::Pageout, 2)]);
     let program = process(64, 64, 0.05);
-    let (simulation, _) = simulate(
-        spec.clone(),
-        vec![program.clone()],
-        vec![eager.clone()],
-        seconds(60),
-    );
+    let (programs, contexts) = (vec![program.clone()], vec![eager.clone()]);
+    let (simulation, _) = simulate(spec.clone(), programs, contexts, seconds(60));
     let process = &simulation.machine().processes()[0];
     let expected = process.major_faults as f64 * costs.refault_zram.as_secs_f64();
     assert!(process.major_faults > 10_000, "{}", process.major_faults);
@@ -156,11 +152,8 @@ fn huge_pages_save_translations() {
         };
         let (simulation, _) = simulate(spec, vec![sparse.clone()], contexts, seconds(30));
         let process = &simulation.machine().processes()[0];
-        (
-            process.rss() / MIB,
-            process.huge() / MIB,
-            process.losses.translations,
-        )
+        let saved = process.losses.translations;
+        (process.rss() / MIB, process.huge() / MIB, saved)
     };
     let (with, huge, saved) = rss(ThpMode::Always, Vec::new());
     assert_eq!((with, huge), (256, 256));
@@ -285,12 +278,8 @@ fn cold_memory_goes_to_the_far_node_and_hot_memory_comes_back() {
     let tiered = simulate(spec, vec![program], contexts, seconds(60)).0;
     let lost = |simulation: &Simulation| simulation.machine().processes()[0].losses.tiers;
     assert!(lost(&plain) > 1.0, "{}", lost(&plain));
-    assert!(
-        lost(&tiered) < lost(&plain) / 2.0,
-        "{} of {}",
-        lost(&tiered),
-        lost(&plain)
-    );
+    let (tiered, plain) = (lost(&tiered), lost(&plain));
+    assert!(tiered < plain / 2.0, "{tiered} of {plain}");
 }
 
 #[test]

@@ -32,12 +32,8 @@ fn predicted(point: &SearchPoint) -> Prediction {
         acting_cpu_seconds: Estimate::new(0.5),
         ..Prediction::default()
     };
-    with(
-        &nothing,
-        1e9,
-        0.6 * (1.0 - at / 20.0),
-        0.04 * (-at / 4.0).exp(),
-    )
+    let (saved, slowdown) = (0.6 * (1.0 - at / 20.0), 0.04 * (-at / 4.0).exp());
+    with(&nothing, 1e9, saved, slowdown)
 }
 
 /// A program whose results differ from predictions by constant factors, with noise.

@@ -115,13 +115,8 @@ fn a_seed_moves_the_sample_and_nothing_else_does() {
 #[test]
 fn what_no_setting_keeps_within_is_told_apart() {
     let space = prcl_space(&["age=1s,2s"], 240);
-    let mut search = Search::new(
-        space,
-        Objective::Memory { max_slowdown: 1e-6 },
-        9,
-        1,
-        &contexts("prcl"),
-    );
+    let objective = Objective::Memory { max_slowdown: 1e-6 };
+    let mut search = Search::new(space, objective, 9, 1, &contexts("prcl"));
     for point in search.suggest() {
         let prediction = program(8.0)(&search.space().settings(&point));
         search.observe(point, prediction);

@@ -443,12 +443,8 @@ mod tests {
         let program = Program::new(&inputs(), Knowledge::Nothing);
         let orig = run(&program, &configuration(false));
         check("RSS", orig.rss_kib, inputs().rss / 1024.0, 0.02);
-        check(
-            "memory used",
-            orig.memory_used_kib,
-            inputs().memory_used / 1024.0,
-            0.02,
-        );
+        let used = inputs().memory_used / 1024.0;
+        check("memory used", orig.memory_used_kib, used, 0.02);
         check("run time", orig.runtime_s, inputs().runtime_s, 0.01);
         let thp = run(&program, &configuration(true));
         check("RSS, thp", thp.rss_kib, 1.5 * orig.rss_kib, 0.05);
@@ -461,22 +457,16 @@ mod tests {
             runtime_s: 300.0,
             ..inputs()
         };
-        let orig = run(
-            &Program::new(&long, Knowledge::Nothing),
-            &configuration(false),
-        );
+        let program = Program::new(&long, Knowledge::Nothing);
+        let orig = run(&program, &configuration(false));
         check("RSS", orig.rss_kib, long.rss / 1024.0, 0.02);
         check("run time", orig.runtime_s, 300.0, 0.01);
     }
 
     #[test]
     fn what_idles_is_half_or_what_prcl_saved() {
-        check(
-            "blind",
-            Program::new(&inputs(), Knowledge::Nothing).idle,
-            0.5,
-            0.001,
-        );
+        let blind = Program::new(&inputs(), Knowledge::Nothing);
+        check("blind", blind.idle, 0.5, 0.001);
         let given = Program::new(&inputs(), Knowledge::Prcl);
         // 5 s to be idle, 1 s to be noticed, 1.5 s to be filled: a quarter of the run.
         assert!(given.idle > 0.3 / 0.75 && given.idle < 0.9, "{given:?}");

@@ -168,14 +168,11 @@ fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Publishe
     let busy: f64 = outcome.threads.iter().map(|t| t.busy.as_secs_f64()).sum();
     let deferrals: u64 = outcome.threads.iter().map(|t| t.status.nr_deferrals).sum();
     let rounds: u64 = outcome.threads.iter().map(|t| t.status.nr_rounds).sum();
+    let percent = 100.0 * busy / UNMOVABLE_TIME.as_secs_f64();
     vec![
         row("rounds", "rounds", rounds as f64),
         row("of which deferred the next", "rounds", deferrals as f64),
-        row(
-            "CPU of both threads",
-            "percent",
-            100.0 * busy / UNMOVABLE_TIME.as_secs_f64(),
-        ),
+        row("CPU of both threads", "percent", percent),
     ]
 }
 

@@ -319,40 +319,29 @@ mod tests {
         let all = Evaluation::new(configurations.into()).comparisons(&[]);
         // Three tables of 24 programs: six columns in one publication, three in the other.
         assert_eq!(all.len(), 3 * 24 * (6 + 3));
-        let cell = |experiment, configuration, metric, case| {
+        let cell = |of: &str| {
             let is_it = |row: &&PublishedComparison| {
-                (row.experiment, row.configuration) == (experiment, configuration)
-                    && (row.metric.as_str(), row.case.as_str()) == (metric, case)
+                let names = [row.experiment, row.configuration, &row.metric, &row.case];
+                names.join(", ") == of
             };
             let found = all.iter().find(is_it).and_then(|row| row.published);
             found.map(|value| (value * 100.0).round() / 100.0)
         };
         let published = [
-            ("DAMON v24", "orig", "RSS", "parsec3/canneal", 842_370.6),
-            (
-                "DAMON v24",
-                "prcl",
-                "memory used",
-                "splash2x/radiosity",
-                -71.09,
-            ),
-            ("DAMON v24", "thp", "run time", "splash2x/ocean_ncp", -30.69),
-            (
-                "pprcl",
-                "pprcl",
-                "memory used",
-                "parsec3/swaptions",
-                -149.07,
-            ),
-            ("pprcl", "pprcl", "run time", "splash2x/fft", 31.11),
+            ("DAMON v24, orig, RSS, parsec3/canneal", 842_370.6),
+            ("DAMON v24, prcl, memory used, splash2x/radiosity", -71.09),
+            ("DAMON v24, thp, run time, splash2x/ocean_ncp", -30.69),
+            ("pprcl, pprcl, memory used, parsec3/swaptions", -149.07),
+            ("pprcl, pprcl, run time, splash2x/fft", 31.11),
         ];
-        for (experiment, name, metric, case, expected) in published {
-            assert_eq!(cell(experiment, name, metric, case), Some(expected));
+        for (of, expected) in published {
+            assert_eq!(cell(of), Some(expected), "{of}");
         }
     }
 
     #[test]
     fn no_prediction_is_made_of_its_own_cell() {
+        use Knowledge::{Nothing, Prcl};
         let check = |name, metric, knowledge, expected| {
             let configuration = configuration(name, knowledge);
             let cell = Cell {
@@ -364,24 +353,14 @@ mod tests {
             };
             assert_eq!(cell.role(), expected, "{name} {metric:?}");
         };
-        check("prcl", Metric::Rss, Knowledge::Nothing, Role::Predicted);
-        check("prcl", Metric::Rss, Knowledge::Prcl, Role::Calibrated);
-        check("prcl", Metric::Runtime, Knowledge::Prcl, Role::Predicted);
-        check("pprcl", Metric::Rss, Knowledge::Prcl, Role::Predicted);
-        check("thp", Metric::Runtime, Knowledge::Nothing, Role::Calibrated);
-        check("thp", Metric::Rss, Knowledge::Nothing, Role::NotModelled);
-        check(
-            "rec",
-            Metric::MemoryUsed,
-            Knowledge::Nothing,
-            Role::Arithmetic,
-        );
-        check(
-            "prec",
-            Metric::Runtime,
-            Knowledge::Nothing,
-            Role::NotModelled,
-        );
+        check("prcl", Metric::Rss, Nothing, Role::Predicted);
+        check("prcl", Metric::Rss, Prcl, Role::Calibrated);
+        check("prcl", Metric::Runtime, Prcl, Role::Predicted);
+        check("pprcl", Metric::Rss, Prcl, Role::Predicted);
+        check("thp", Metric::Runtime, Nothing, Role::Calibrated);
+        check("thp", Metric::Rss, Nothing, Role::NotModelled);
+        check("rec", Metric::MemoryUsed, Nothing, Role::Arithmetic);
+        check("prec", Metric::Runtime, Nothing, Role::NotModelled);
         // The memory that prcl saved is an input only where it is said to be known.
         let idle = |saved, knowledge| {
             let inputs = Inputs {
@@ -390,8 +369,8 @@ mod tests {
             };
             Program::new(&inputs, knowledge).idle
         };
-        let blind = |saved| idle(saved, Knowledge::Nothing).to_bits();
+        let blind = |saved| idle(saved, Nothing).to_bits();
         assert_eq!(blind(0.1), blind(0.6));
-        assert!(idle(0.1, Knowledge::Prcl) < idle(0.6, Knowledge::Prcl));
+        assert!(idle(0.1, Prcl) < idle(0.6, Prcl));
     }
 }

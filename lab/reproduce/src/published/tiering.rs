@@ -222,13 +222,9 @@ fn lines(
         let points: Vec<(f64, f64, Option<f64>)> = cells
             .map(|(run, outcome)| {
                 let comparison = &of_run(source, run, outcome)[which];
-                let x = run.cold_gib as f64;
+                let simulated = value(comparison.simulated.unwrap_or_default());
                 let published = comparison.published.map(&value);
-                (
-                    x,
-                    value(comparison.simulated.unwrap_or_default()),
-                    published,
-                )
+                (run.cold_gib as f64, simulated, published)
             })
             .collect();
         let simulation = points.iter().map(|(x, y, _)| (*x, *y)).collect();
