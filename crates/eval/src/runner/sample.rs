@@ -96,12 +96,7 @@ impl<'a> Sampler<'a> {
         let runtime_s = self.started.elapsed().as_secs_f64();
         let after = counters();
         let grown = |name: &str| Some(after.get(name)?.saturating_sub(*self.counters.get(name)?));
-        let pressure = pressure().zip(self.pressure).map(|(after, before)| {
-            (
-                after.0.saturating_sub(before.0),
-                after.1.saturating_sub(before.1),
-            )
-        });
+        let pressure = pressure().zip(self.pressure);
         (self.samples > 0).then(|| RunMeasurements {
             runtime_s,
             // The time of processes that were not waited for is lost.
@@ -110,8 +105,8 @@ impl<'a> Sampler<'a> {
             memused_kib: self.memused_kib as f64 / self.samples as f64,
             rss_kib: self.rss_kib as f64 / self.samples as f64,
             pgmajfaults: grown("pgmajfault").unwrap_or(0),
-            psi_mem_some_us: pressure.map(|p| p.0),
-            psi_mem_full_us: pressure.map(|p| p.1),
+            psi_mem_some_us: pressure.map(|(after, before)| after.0.saturating_sub(before.0)),
+            psi_mem_full_us: pressure.map(|(after, before)| after.1.saturating_sub(before.1)),
             pswpin: grown("pswpin").unwrap_or(0),
             pswpout: grown("pswpout").unwrap_or(0),
             thp_fault_alloc: grown("thp_fault_alloc"),
