@@ -64,7 +64,6 @@ impl Bits {
         }
     }
 
-    /// Removes `member`.
     pub(crate) fn remove(&mut self, mut member: u64) {
         for level in &mut self.levels {
             let word = &mut level[(member / 64) as usize];

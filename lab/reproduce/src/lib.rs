@@ -239,7 +239,6 @@ fn simulate<R: Copy + Sync, O: Send>(
 mod tests {
     use super::*;
 
-    /// Makes small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
         use crate::experiment::compaction::{CompactionSetting, driver};
         use crate::experiment::{redis, tiering};

@@ -33,7 +33,6 @@ pub(super) fn compaction(
     )
 }
 
-/// Returns a page: the notes, the figures, the numbers.
 fn page(title: &str, subtitle: &str, figures: &str, all: &Reproduction) -> String {
     let mut html = begin(title, subtitle);
     let notes = all.notes.iter();

@@ -116,7 +116,6 @@ struct Class {
 }
 
 impl Class {
-    /// Loads a record that is read at `rate`.
     fn load(&mut self, rate: f32, pages: &mut Pages) {
         let mut bytes = self.record_bytes;
         while bytes > 0.0 {

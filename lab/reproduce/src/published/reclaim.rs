@@ -11,7 +11,6 @@ use crate::experiment::reclaim::{
     Inputs, Knowledge, Program, ReclaimConfiguration, ReclaimOutcome, WINDOW, run,
 };
 
-/// The measured quantity of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {
     Rss,
