@@ -325,6 +325,9 @@ impl Experiment {
             check(configuration.span(), fault)?;
             seen.push(&configuration.get_ref().name);
         }
+        let parameters = file.parameters.into_iter();
+        let parameters = parameters.map(|(name, value)| (name.into_inner(), value));
+        let configurations = file.configuration.into_iter();
         Ok(Self {
             name: file.name.into_inner(),
             repeats: file.repeats.into_inner(),
@@ -333,17 +336,9 @@ impl Experiment {
             time_limit_s: file.time_limit_s.map_or(TIME_LIMIT_S, Spanned::into_inner),
             cool_down_s: file.cool_down_s,
             nodes: file.nodes,
-            parameters: file
-                .parameters
-                .into_iter()
-                .map(|(name, value)| (name.into_inner(), value))
-                .collect(),
+            parameters: parameters.collect(),
             workloads: file.workload.into_iter().map(Spanned::into_inner).collect(),
-            configurations: file
-                .configuration
-                .into_iter()
-                .map(Spanned::into_inner)
-                .collect(),
+            configurations: configurations.map(Spanned::into_inner).collect(),
         })
     }
 }

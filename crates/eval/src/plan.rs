@@ -233,10 +233,8 @@ mod tests {
     fn only_what_could_change_a_result_changes_its_fingerprint() {
         let prints = |text: &str| -> Vec<String> {
             let experiment = Experiment::parse(text).expect("it is right");
-            plan(&experiment)
-                .into_iter()
-                .map(|run| run.fingerprint)
-                .collect()
+            let runs = plan(&experiment).into_iter();
+            runs.map(|run| run.fingerprint).collect()
         };
         let before = prints(TEXT);
         let one = prints(&TEXT.replace("repeats = 2", "repeats = 1"));

@@ -252,10 +252,8 @@ impl Suite {
         let workloads: Vec<usize> = (0..self.workloads.len())
             .filter(|&workload| !self.pairs(workload, configuration, metric).is_empty())
             .collect();
-        let pairs: Vec<_> = workloads
-            .iter()
-            .map(|&workload| self.pairs(workload, configuration, metric))
-            .collect();
+        let of = |workload: &usize| self.pairs(*workload, configuration, metric);
+        let pairs: Vec<_> = workloads.iter().map(of).collect();
         let repeats = pairs.first()?.keys().copied();
         let is_in_all = |repeat: &u32| pairs.iter().all(|of| of.contains_key(repeat));
         let repeats: Vec<u32> = repeats.filter(is_in_all).collect();

@@ -177,10 +177,8 @@ impl Journal {
 /// Returns the contents of a journal's text, and the length of its complete lines.
 fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), JournalError> {
     let path = || name.to_owned();
-    let whole = text
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |at| at + 1);
+    let last = text.iter().rposition(|byte| *byte == b'\n');
+    let whole = last.map_or(0, |at| at + 1);
     if whole == 0 {
         // The file is empty, or cut in its first line.
         let shown = &text[..text.len().min(START.len())];

@@ -281,11 +281,8 @@ impl Tuned {
         if let Some(trial) = recommended.filter(|trial| !self.front.contains(trial)) {
             table.row(row("*", trial, &self.objective));
         }
-        if let Some(given) = self
-            .given
-            .as_ref()
-            .filter(|given| recommended != Some(given))
-        {
+        let given = self.given.as_ref();
+        if let Some(given) = given.filter(|given| recommended != Some(given)) {
             table.row(row("given", given, &self.objective));
         }
         table

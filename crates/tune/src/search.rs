@@ -175,10 +175,8 @@ impl Search {
 
     /// Returns all points, the best by their narrowest possible bounds first.
     fn ranked_surely(&self) -> Vec<SearchPoint> {
-        let ranks = self
-            .observed
-            .iter()
-            .map(|(point, prediction)| (self.objective.rank(&narrowest(prediction)), point));
+        let observed = self.observed.iter();
+        let ranks = observed.map(|(point, of)| (self.objective.rank(&narrowest(of)), point));
         let mut ranks: Vec<_> = ranks.collect();
         ranks.sort_by(|a, b| a.0.compare(&b.0).then(a.1.cmp(b.1)));
         ranks.into_iter().map(|(_, point)| point.clone()).collect()

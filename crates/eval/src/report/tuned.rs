@@ -89,11 +89,8 @@ fn setting(predicted: &Predicted) -> String {
     if entry.program_share >= SHARE_LEAST {
         return found;
     }
-    let share = 100.0 * entry.program_share;
-    format!(
-        "{found} (by {}, which has {share:.0} % of the memory)",
-        entry.program
-    )
+    let (share, program) = (100.0 * entry.program_share, &entry.program);
+    format!("{found} (by {program}, which has {share:.0} % of the memory)")
 }
 
 fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
@@ -109,10 +106,8 @@ fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
         mean.extend([String::new(), text]);
         let bounded = errors.filter(|e| e.nr_bounded > 0);
         let text = bounded.map_or("-".into(), |e| {
-            format!(
-                "{} of {}, perhaps {}",
-                e.nr_within, e.nr_bounded, e.nr_maybe
-            )
+            let (within, of, maybe) = (e.nr_within, e.nr_bounded, e.nr_maybe);
+            format!("{within} of {of}, perhaps {maybe}")
         });
         within.extend([String::new(), text]);
     }
@@ -123,11 +118,8 @@ fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
 fn percent(estimate: Estimate) -> String {
     let bounds = estimate.low.zip(estimate.high);
     let bounds = bounds.map(|(low, high)| format!(" [{:+.1}..{:+.1}]", low + 0.0, high + 0.0));
-    format!(
-        "{:+.1} %{}",
-        estimate.value + 0.0,
-        bounds.unwrap_or_default()
-    )
+    let bounds = bounds.unwrap_or_default();
+    format!("{:+.1} %{bounds}", estimate.value + 0.0)
 }
 
 fn seconds(estimate: Estimate) -> String {

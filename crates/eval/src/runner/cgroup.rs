@@ -72,9 +72,8 @@ pub(super) fn lacks() -> Option<String> {
 pub(super) fn recover() {
     for entry in fs::read_dir(parent()).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|name| name.strip_prefix("isotherm-eval-"));
+        let name = name.to_str().unwrap_or_default();
+        let pid = name.strip_prefix("isotherm-eval-");
         let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
             continue;
         };

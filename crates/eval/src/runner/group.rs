@@ -44,10 +44,8 @@ impl Group {
         variables: &[(&str, &Path)],
     ) -> anyhow::Result<Self> {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", line])
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null());
+        command.args(["-c", line]).stdin(Stdio::null());
+        command.envs(variables.iter().copied());
         Self::start(name, &mut command, folder)
     }
 

@@ -53,10 +53,8 @@ fn the_shipped_experiment_rotates_configurations_within_a_repeat() {
     }
     let firsts = |workload: &str| -> Vec<&str> {
         let turns = runs.chunks(nr).map(|turns| &turns[0]);
-        turns
-            .filter(|run| run.workload.name == workload)
-            .map(|run| run.configuration.name.as_str())
-            .collect()
+        let turns = turns.filter(|run| run.workload.name == workload);
+        turns.map(|run| run.configuration.name.as_str()).collect()
     };
     assert_eq!(firsts("x264"), ["orig", "rec", "prec"]);
     assert_eq!(firsts("vips"), ["rec", "prec", "thp"]);

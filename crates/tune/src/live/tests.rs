@@ -51,10 +51,8 @@ impl Program<'_> {
     fn draw(&mut self) -> f64 {
         // Twelve equal draws make a normal one.
         let draws = (0..12).map(|_| {
-            self.random = self
-                .random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            let product = self.random.wrapping_mul(6_364_136_223_846_793_005);
+            self.random = product.wrapping_add(1);
             (self.random >> 11) as f64 / (1_u64 << 53) as f64
         });
         draws.sum::<f64>() - 6.0

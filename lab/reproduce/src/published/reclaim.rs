@@ -76,17 +76,13 @@ impl Publication {
     /// Returns a column without the last rows, which are sums; empty if there is no such column.
     fn column(&self, metric: Metric, name: &str) -> Column {
         let table = self.tables[metric as usize];
-        let mut lines = table
-            .lines()
-            .map(|line| line.split(',').collect::<Vec<_>>());
-        let at = lines
-            .next()
-            .and_then(|head| head.iter().position(|field| *field == name));
+        let fields = |line: &'static str| line.split(',').collect::<Vec<_>>();
+        let mut lines = table.lines().map(fields);
+        let head = lines.next().unwrap_or_default();
+        let at = head.iter().position(|field| *field == name);
         let cell = |fields: Vec<&'static str>| Some((fields[0], fields.get(at?)?.parse().ok()?));
-        lines
-            .filter(|fields| fields[0].contains('/'))
-            .filter_map(cell)
-            .collect()
+        let rows = lines.filter(|fields| fields[0].contains('/'));
+        rows.filter_map(cell).collect()
     }
 }
 
