@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use isotherm_config::{ConfigFormat, Request, load};
 use isotherm_engine::units::SECOND;
 use isotherm_eval::Experiment;
-use isotherm_eval::runner::{ProgramRuns, ProgramSpec, RunEvent};
+use isotherm_eval::runner::{ProgramRuns, ProgramSpec, RunEvent, RunnerSpec};
 use isotherm_session::simulated::read_trace;
 use isotherm_tune::{
     Estimate, Evaluate, LiveRun, LiveRuns, Objective, PlannedReplays, Prediction, PublishedMethod,
@@ -49,7 +49,6 @@ struct Truth {
     under: Vec<(Settings, LiveRun)>,
 }
 
-/// Results of a setting.
 #[derive(Clone, Copy, Debug)]
 struct Came {
     saved: f64,
@@ -118,7 +117,6 @@ impl Truth {
         places.filter(move |at| self.under[*at].0 == *settings)
     }
 
-    /// Returns the mean results of all runs of a setting.
     fn mean(&self, settings: &Settings) -> Came {
         let all: Vec<Came> = self.places(settings).map(|at| self.came(at)).collect();
         let mean = |of: fn(&Came) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
@@ -228,13 +226,8 @@ struct Tuner<'a> {
 
 impl Tuner<'_> {
     fn search(&self, objective: Objective) -> Search {
-        Search::new(
-            self.space.clone(),
-            objective,
-            256,
-            SEED,
-            self.plan.contexts(),
-        )
+        let (space, contexts) = (self.space.clone(), self.plan.contexts());
+        Search::new(space, objective, 256, SEED, contexts)
     }
 
     fn replayed(&self, objective: Objective) -> anyhow::Result<Search> {
@@ -255,11 +248,8 @@ impl Tuner<'_> {
         };
         let mut all = Vec::new();
         let mut search = self.replayed(objective)?;
-        all.push((
-            "replays alone".to_owned(),
-            0,
-            settings(&search, search.best().0),
-        ));
+        let best = settings(&search, search.best().0);
+        all.push(("replays alone".to_owned(), 0, best));
         for most in [1, 2, LIVE_RUNS] {
             let mut again = Again::new(self.truth);
             search = self.replayed(objective)?;
@@ -275,19 +265,10 @@ impl Tuner<'_> {
             let again = Again::new(self.truth);
             let mut search = self.search(Objective::Damoos);
             let start = self.space.point(0);
-            run_published(
-                (method, SEED),
-                &mut search,
-                &again,
-                None,
-                start,
-                &mut |_| {},
-            )?;
-            all.push((
-                name.to_owned(),
-                again.nr_runs(),
-                settings(&search, search.best().0),
-            ));
+            let method = (method, SEED);
+            run_published(method, &mut search, &again, None, start, &mut |_| {})?;
+            let best = settings(&search, search.best().0);
+            all.push((name.to_owned(), again.nr_runs(), best));
         }
         Ok(all)
     }
@@ -366,10 +347,8 @@ fn main() -> anyhow::Result<()> {
     let isotherm =
         std::env::var("ISOTHERM").unwrap_or_else(|_| "target/release/isotherm".to_owned());
     let experiment = Experiment::parse(&std::fs::read_to_string(&path)?)?;
-    let workload = experiment
-        .workloads
-        .iter()
-        .find(|workload| workload.name == name);
+    let mut workloads = experiment.workloads.iter();
+    let workload = workloads.find(|workload| workload.name == name);
     let workload = workload.with_context(|| format!("{path} has no workload {name}"))?;
     let mut request = unguarded();
     request.acting.presets = vec!["prcl".to_owned()];
@@ -377,14 +356,16 @@ fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let stop = AtomicBool::new(false);
     let spec = ProgramSpec {
-        experiment: &experiment,
-        path: Path::new(&path),
+        runner: RunnerSpec {
+            experiment: &experiment,
+            path: Path::new(&path),
+            output: folder.path(),
+            isotherm: Path::new(&isotherm),
+            stop: &stop,
+        },
         workload,
         base: &experiment.configurations[0],
         plan: &plan,
-        folder: folder.path(),
-        isotherm: Path::new(&isotherm),
-        stop: &stop,
     };
     let mut on_event = |event: RunEvent<'_>| {
         if let RunEvent::Warning(text) = event {

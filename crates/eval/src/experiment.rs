@@ -10,11 +10,9 @@ use thiserror::Error;
 use toml::Spanned;
 
 use crate::parameters::{self, Parameters};
-use crate::text::{is_name, last_match};
 use crate::tuned::{self, TuneOptions};
-use crate::workload_metric::{self, Mean, WorkloadMeasure};
+use crate::workload_metric::{self, Mean, WorkloadMeasure, is_name, last_match};
 
-/// Default time limit of runs, seconds.
 const TIME_LIMIT_S: u64 = 600;
 const REPEATS_MAX: u32 = 1000;
 /// Memory of the machine that no workload may take.
@@ -97,10 +95,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Returns the bytes of memory that must be available for it, besides those that always stay.
-    ///
-    /// # Errors
-    /// Fails if the memory is no size, or names an unknown parameter.
+    /// Returns the bytes of memory that must be available for it, besides those that always stay. Fails if the memory
+    /// is no size, or names an unknown parameter.
     pub fn memory_bytes(&self, parameters: &Parameters) -> Result<u64, String> {
         let Some(memory) = &self.memory else {
             return Ok(0);
@@ -166,7 +162,6 @@ impl RunConfiguration {
     }
 }
 
-/// Setting of transparent huge pages.
 pub(crate) const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// Value of `/sys/kernel/mm/transparent_hugepage/enabled`.
@@ -215,11 +210,9 @@ struct File {
     name: Spanned<String>,
     #[serde(default = "one")]
     repeats: Spanned<u32>,
-    #[serde(default)]
     zram: Option<String>,
     #[serde(default)]
     drop_caches: bool,
-    #[serde(default)]
     time_limit_s: Option<Spanned<u64>>,
     #[serde(default)]
     cool_down_s: u64,
@@ -273,10 +266,7 @@ impl File {
 
 impl Experiment {
     /// Creates an experiment of one shell command, run once without Isotherm; `progress` is as in
-    /// [`Workload::progress`].
-    ///
-    /// # Errors
-    /// Fails if the regular expression is not valid.
+    /// [`Workload::progress`]. Fails if the regular expression is not valid.
     pub fn of_command(run: String, progress: Option<String>) -> Result<Self, ExperimentError> {
         const LONG_S: u64 = 7 * 24 * 3600;
         let workload = Workload {
@@ -335,6 +325,9 @@ impl Experiment {
             check(configuration.span(), fault)?;
             seen.push(&configuration.get_ref().name);
         }
+        let parameters = file.parameters.into_iter();
+        let parameters = parameters.map(|(name, value)| (name.into_inner(), value));
+        let configurations = file.configuration.into_iter();
         Ok(Self {
             name: file.name.into_inner(),
             repeats: file.repeats.into_inner(),
@@ -343,17 +336,9 @@ impl Experiment {
             time_limit_s: file.time_limit_s.map_or(TIME_LIMIT_S, Spanned::into_inner),
             cool_down_s: file.cool_down_s,
             nodes: file.nodes,
-            parameters: file
-                .parameters
-                .into_iter()
-                .map(|(name, value)| (name.into_inner(), value))
-                .collect(),
+            parameters: parameters.collect(),
             workloads: file.workload.into_iter().map(Spanned::into_inner).collect(),
-            configurations: file
-                .configuration
-                .into_iter()
-                .map(Spanned::into_inner)
-                .collect(),
+            configurations: configurations.map(Spanned::into_inner).collect(),
         })
     }
 }
@@ -475,49 +460,24 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
-        let check = |from: &str, to: &str, expected: &str| {
-            let text = error(&GOOD.replace(from, to));
-            assert!(text.contains(expected), "{to}: {text}");
-        };
-        check(
-            "repeats = 2",
-            "repeats = 0",
-            "line 2: repeats are 1 to 1000",
-        );
-        check("repeats = 2", "repeat = 2", "line 2");
-        check("repeats = 2", "repeats = ", "line 2");
-        check("name = \"w\"", "name = \"w w\"", "line 4: workload name");
-        check(
-            "run = \"true\"",
-            "run = \" \"",
-            "line 4: workload 'w': `run` is empty",
-        );
-        check("run = \"true\"", "rum = \"true\"", "line 6");
-        check(
-            "run = \"true\"",
-            "run = \"true\"\nprogress = '('",
-            "line 4: workload 'w': `progress`",
-        );
-        check(
-            "name = \"orig\"",
-            "name = \"rec\"\nisotherm = \"record\"",
-            "line 8: configuration 'rec': `isotherm` watches nothing",
-        );
-        check(
-            "name = \"orig\"",
-            "name = \"rec\"\nisotherm = \"rm -rf /\"",
-            "starts with `record`, `run` or `compact`",
-        );
-        check(
-            "name = \"orig\"",
-            "name = \"orig\"\nthp = \"yes\"",
-            "line 10",
-        );
-        check(
-            "[[configuration]]",
-            "[[configuration]]\nname = \"orig\"\n[[configuration]]",
-            "line 10: a second configuration named 'orig'",
-        );
+        let table = r#"
+            repeats = 2 | repeats = 0 | line 2: repeats are 1 to 1000
+            repeats = 2 | repeat = 2 | line 2
+            repeats = 2 | repeats = | line 2
+            name = "w" | name = "w w" | line 4: workload name
+            run = "true" | run = " " | line 4: workload 'w': `run` is empty
+            run = "true" | rum = "true" | line 6
+            run = "true" | run = "true"; progress = '(' | line 4: workload 'w': `progress`
+            name = "orig" | name = "rec"; isotherm = "record" | line 8: configuration 'rec': `isotherm` watches nothing
+            name = "orig" | name = "rec"; isotherm = "rm -rf /" | starts with `record`, `run` or `compact`
+            name = "orig" | name = "orig"; thp = "yes" | line 10
+            [[configuration]] | [[configuration]]; name = "orig"; [[configuration]] | line 10: a second configuration named 'orig'
+        "#;
+        for line in table.trim().lines() {
+            let fields: Vec<&str> = line.split(" | ").map(str::trim).collect();
+            let text = error(&GOOD.replace(fields[0], &fields[1].replace("; ", "\n")));
+            assert!(text.contains(fields[2]), "{line}: {text}");
+        }
         assert!(error("name = \"a\"").contains("there is nothing to run"));
     }
 

@@ -82,7 +82,6 @@ pub struct RunMeasurements {
     /// Units of work in a second, as the workload reported them.
     pub throughput: Option<f64>,
     /// CPU time of the workload's processes, seconds.
-    #[serde(default)]
     pub cpu_s: Option<f64>,
     /// Number of samples.
     pub samples: u64,
@@ -113,34 +112,24 @@ pub struct RunMeasurements {
     /// Maximum resident memory of Isotherm, KiB.
     pub monitor_rss_kib: Option<f64>,
     /// Resident memory of the workload's processes in the last sample, KiB.
-    #[serde(default)]
     pub rss_end_kib: Option<f64>,
     /// Mean growth of the compressed swap's pool since the start, KiB.
-    #[serde(default)]
     pub pool_kib: Option<f64>,
     /// Major faults of the workload's processes.
-    #[serde(default)]
     pub majflt: Option<u64>,
     /// Minor faults of the workload's processes.
-    #[serde(default)]
     pub minflt: Option<u64>,
     /// Anonymous refaults of the system.
-    #[serde(default)]
     pub refault_anon: Option<u64>,
     /// Refaulted pages that swap readahead had brought into the swap cache (`swap_ra_hit`): minor refaults.
-    #[serde(default)]
     pub swap_cache_hits: Option<u64>,
     /// CPU time of acting, seconds.
-    #[serde(default)]
     pub acting_cpu_s: Option<f64>,
     /// Number of times that the guard stopped the schemes.
-    #[serde(default)]
     pub guard_stops: Option<u64>,
     /// Time that the workload lost by acting, as measured by the guard, seconds.
-    #[serde(default)]
     pub guard_lost_s: Option<f64>,
     /// MemTotal - MemFree in the last sample, less free pages on lists of single processors, KiB.
-    #[serde(default)]
     pub memused_end_kib: Option<f64>,
     /// Measures that the workload reported, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -22,7 +22,6 @@ pub mod report;
 pub mod runner;
 mod suite;
 mod table;
-mod text;
 mod text_table;
 pub mod tuned;
 mod workload_metric;

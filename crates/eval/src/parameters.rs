@@ -35,10 +35,7 @@ pub fn name_fault(name: &str) -> Option<String> {
     })
 }
 
-/// Replaces the parameters in `text` by their values.
-///
-/// # Errors
-/// Fails with the name of an unknown parameter.
+/// Replaces the parameters in `text` by their values. Fails with the name of an unknown parameter.
 pub fn expand(text: &str, parameters: &Parameters) -> Result<String, String> {
     let mut parts = text.split('$');
     let mut expanded = parts.next().unwrap_or_default().to_owned();

@@ -64,6 +64,24 @@ impl PlannedRun<'_> {
         })
     }
 
+    /// Returns the run's entry in the journal.
+    pub fn entry(
+        &self,
+        time_s: u64,
+        outcome: RunResult,
+        monitor: Option<serde_json::Value>,
+    ) -> RunEntry {
+        RunEntry {
+            workload: self.workload.name.clone(),
+            configuration: self.configuration.name.clone(),
+            repeat: self.repeat,
+            fingerprint: self.fingerprint.clone(),
+            time_s,
+            outcome,
+            monitor,
+        }
+    }
+
     fn has_name_of(&self, entry: &RunEntry) -> bool {
         self.workload.name == entry.workload
             && self.configuration.name == entry.configuration
@@ -215,16 +233,12 @@ mod tests {
     fn only_what_could_change_a_result_changes_its_fingerprint() {
         let prints = |text: &str| -> Vec<String> {
             let experiment = Experiment::parse(text).expect("it is right");
-            plan(&experiment)
-                .into_iter()
-                .map(|run| run.fingerprint)
-                .collect()
+            let runs = plan(&experiment).into_iter();
+            runs.map(|run| run.fingerprint).collect()
         };
         let before = prints(TEXT);
-        assert_eq!(
-            before[..4],
-            prints(&TEXT.replace("repeats = 2", "repeats = 1"))[..]
-        );
+        let one = prints(&TEXT.replace("repeats = 2", "repeats = 1"));
+        assert_eq!(before[..4], one[..]);
         let after = prints(&TEXT.replace("run = \"1\"", "run = \"3\""));
         assert_ne!(before[0], after[0]);
         assert_eq!(before[2], after[2]);

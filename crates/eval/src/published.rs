@@ -76,10 +76,8 @@ impl PublishedTable {
     /// Returns its overhead of `configuration` on `workload`, in percent.
     pub fn overhead(&self, workload: &str, configuration: &str) -> Option<f64> {
         let table = self.parse();
-        let column = table
-            .configurations
-            .iter()
-            .position(|c| c == configuration)?;
+        let mut columns = table.configurations.iter();
+        let column = columns.position(|c| c == configuration)?;
         let row = table.rows.iter().find(|row| row.name == workload)?;
         row.cells[column].1
     }

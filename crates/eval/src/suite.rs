@@ -136,16 +136,14 @@ impl Suite {
         };
         let mut kept = experiment.workloads.iter().collect::<Vec<_>>();
         kept.retain(|workload| suite.workloads.contains(&workload.name));
-        suite.published_names = kept
-            .iter()
-            .map(|workload| workload.published_name().to_owned())
-            .collect();
-        suite.measures = kept
-            .iter()
-            .map(|workload| WorkloadMetric::all(&workload.measures, &workload.means))
-            .collect();
+        for workload in kept {
+            let name = workload.published_name().to_owned();
+            suite.published_names.push(name);
+            let measures = WorkloadMetric::all(&workload.measures, &workload.means);
+            suite.measures.push(measures);
+        }
         suite.by_throughput = (0..suite.workloads.len())
-            .filter(|&workload| suite.tells_throughput(workload))
+            .filter(|&workload| suite.reference_work(workload).is_some())
             .map(|workload| suite.workloads[workload].clone())
             .collect();
         suite
@@ -254,16 +252,11 @@ impl Suite {
         let workloads: Vec<usize> = (0..self.workloads.len())
             .filter(|&workload| !self.pairs(workload, configuration, metric).is_empty())
             .collect();
-        let pairs: Vec<_> = workloads
-            .iter()
-            .map(|&workload| self.pairs(workload, configuration, metric))
-            .collect();
-        let repeats: Vec<u32> = pairs
-            .first()?
-            .keys()
-            .copied()
-            .filter(|repeat| pairs.iter().all(|of| of.contains_key(repeat)))
-            .collect();
+        let of = |workload: &usize| self.pairs(*workload, configuration, metric);
+        let pairs: Vec<_> = workloads.iter().map(of).collect();
+        let repeats = pairs.first()?.keys().copied();
+        let is_in_all = |repeat: &u32| pairs.iter().all(|of| of.contains_key(repeat));
+        let repeats: Vec<u32> = repeats.filter(is_in_all).collect();
         let nr = pairs.len() as f64;
         let mean = |repeat: &u32| pairs.iter().map(|of| of[repeat]).sum::<f64>() / nr;
         let sum = |repeat: u32, column: usize| -> Option<f64> {
@@ -333,10 +326,6 @@ impl Suite {
         runs.filter_map(|run| Some((run, measured(run)?)))
     }
 
-    fn tells_throughput(&self, workload: usize) -> bool {
-        self.reference_work(workload).is_some()
-    }
-
     /// Returns the units of work done in the first configuration's median run.
     fn reference_work(&self, workload: usize) -> Option<f64> {
         let runs = self.cells.get(&(workload, 0))?;
@@ -348,7 +337,6 @@ impl Suite {
     }
 }
 
-/// Returns the overheads of values over those of the same repeat, in percent.
 fn paired(base: &Cell, values: &Cell) -> BTreeMap<u32, f64> {
     let pairs = values.values.iter().filter_map(|(&repeat, &value)| {
         let base = base.values.get(&repeat)?;
@@ -357,7 +345,6 @@ fn paired(base: &Cell, values: &Cell) -> BTreeMap<u32, f64> {
     pairs.collect()
 }
 
-/// A run by workload, configuration and repeat.
 type Key<'a> = (&'a str, &'a str, u32);
 
 /// Returns the machines, and the entry that counts of each planned run: the last that was measured.
@@ -382,11 +369,7 @@ fn read<'a>(
                 }
             }
             Entry::Run(run) => {
-                let key = (
-                    run.workload.as_str(),
-                    run.configuration.as_str(),
-                    run.repeat,
-                );
+                let key: Key<'_> = (&run.workload, &run.configuration, run.repeat);
                 let replaces = |old: &RunEntry| measured(old).is_none() || measured(run).is_some();
                 let is_planned = planned.iter().any(|planned| planned.is_run(run));
                 if is_planned && latest.get(&key).is_none_or(|old| replaces(old)) {
@@ -460,15 +443,7 @@ pub(crate) mod tests {
                     ..RunMeasurements::default()
                 }))
             };
-            entries.push(Entry::Run(Box::new(RunEntry {
-                workload: run.workload.name.clone(),
-                configuration: run.configuration.name.clone(),
-                repeat: run.repeat,
-                fingerprint: run.fingerprint,
-                time_s: 0,
-                outcome,
-                monitor: None,
-            })));
+            entries.push(Entry::Run(Box::new(run.entry(0, outcome, None))));
         }
         entries
     }
@@ -495,17 +470,12 @@ pub(crate) mod tests {
         let suite = suite();
         assert_eq!(suite.by_throughput, ["redis"]);
         // 11 500 requests in the median run; 950 a second would take 12.105 s.
-        let time = suite
-            .cell(1, 1, RUNTIME)
-            .summary()
-            .expect("measured")
-            .median;
+        let time = suite.cell(1, 1, RUNTIME).summary();
+        let time = time.expect("measured").median;
         assert!((time - 11_500.0 / 950.0).abs() < 1e-9, "{time}");
         let overhead = suite.overhead(1, 1, RUNTIME).expect("both are there");
-        assert!(
-            (overhead - (100.0 / 0.95 - 100.0)).abs() < 1e-9,
-            "{overhead}"
-        );
+        let expected = 100.0 / 0.95 - 100.0;
+        assert!((overhead - expected).abs() < 1e-9, "{overhead}");
     }
 
     #[test]
@@ -517,10 +487,8 @@ pub(crate) mod tests {
         let Some(Score::Points(score)) = suite.score(0, 1) else {
             panic!("both are there, and far from the limit");
         };
-        assert!(
-            (score - (-0.5 * 100.0 * 0.5 / 11.5 + 30.0)).abs() < 1e-9,
-            "{score}"
-        );
+        let expected = 30.0 - 0.5 * 100.0 * 0.5 / 11.5;
+        assert!((score - expected).abs() < 1e-9, "{score}");
     }
 
     #[test]

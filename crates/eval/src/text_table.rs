@@ -5,7 +5,6 @@ use std::fmt::Write;
 use isotherm_engine::statistics::Interval;
 use isotherm_render::page;
 
-/// A table with a title and a note.
 pub(crate) struct TextTable {
     pub(crate) title: &'static str,
     pub(crate) note: String,
@@ -25,7 +24,6 @@ impl TextTable {
         page::table(self.title, &self.note, &head, &self.rows)
     }
 
-    /// Formats the table as a section of a Markdown document.
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!("\n## {}\n\n", escape_markdown(self.title));
         if !self.note.is_empty() {
@@ -88,6 +86,7 @@ pub(crate) fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{:+.1} %", value + 0.0))
 }
 
-pub(crate) fn words(head: &[&str]) -> Vec<String> {
-    head.iter().map(|&word| word.to_owned()).collect()
+/// Returns the heads of columns, which `|` separates.
+pub(crate) fn words(heads: &str) -> Vec<String> {
+    heads.split('|').map(str::to_owned).collect()
 }

@@ -6,7 +6,6 @@ use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::RunMeasurements;
-use crate::text::{is_name, last_match};
 
 /// A measure that a workload reports, such as the throughput of one of several programs, or a latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,7 +110,18 @@ impl WorkloadMetric {
     }
 }
 
-/// Returns the error in a workload's measures and means, if there is one.
+/// Returns the first group of the last match, or all of the match.
+pub(crate) fn last_match<'a>(regex: &str, output: &'a str) -> Option<&'a str> {
+    let found = Regex::new(regex).ok()?.captures_iter(output).last()?;
+    Some(found.get(1).or_else(|| found.get(0))?.as_str())
+}
+
+/// Whether a text can be part of a file's name.
+pub(crate) fn is_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
+    !text.is_empty() && !text.starts_with('.') && text.chars().all(fits)
+}
+
 pub(crate) fn fault(measures: &[WorkloadMeasure], means: &[Mean]) -> Option<String> {
     let mut names = BTreeSet::new();
     for measure in measures {

@@ -12,7 +12,6 @@ pub(crate) struct Bits {
 }
 
 impl Bits {
-    /// An empty set of numbers less than `length`.
     pub(crate) fn new(length: u64) -> Self {
         let mut levels = Vec::new();
         let mut words = length.div_ceil(64).max(1);
@@ -48,13 +47,11 @@ impl Bits {
         }
     }
 
-    /// Whether it holds `member`.
     pub(crate) fn contains(&self, member: u64) -> bool {
         let word = self.levels[0].get((member / 64) as usize);
         word.is_some_and(|word| word >> (member % 64) & 1 == 1)
     }
 
-    /// Adds `member`.
     pub(crate) fn insert(&mut self, mut member: u64) {
         for level in &mut self.levels {
             let word = &mut level[(member / 64) as usize];
@@ -67,7 +64,6 @@ impl Bits {
         }
     }
 
-    /// Removes `member`.
     pub(crate) fn remove(&mut self, mut member: u64) {
         for level in &mut self.levels {
             let word = &mut level[(member / 64) as usize];
@@ -79,7 +75,6 @@ impl Bits {
         }
     }
 
-    /// Whether it has no members.
     pub(crate) fn is_empty(&self) -> bool {
         self.levels.last().is_none_or(|top| top[0] == 0)
     }

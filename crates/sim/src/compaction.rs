@@ -111,7 +111,6 @@ impl Scanners {
         }
     }
 
-    /// Returns the next movable pages, all of one pageblock.
     fn isolate_pages(
         &mut self,
         memory: &Memory,
@@ -135,7 +134,7 @@ impl Scanners {
             }
             let mut pages = Vec::with_capacity(CLUSTER);
             while self.migrate < end && pages.len() < CLUSTER {
-                let frame = zone.start() + self.migrate;
+                let frame = zone.start + self.migrate;
                 if matches!(memory.owner(frame), Owner::Page(_)) {
                     pages.push(frame);
                 }
@@ -228,10 +227,10 @@ mod tests {
     #[test]
     fn four_quarters_become_one_block() {
         let mut memory = zone_with(&[128; 8]);
-        assert_eq!(memory.zones()[0].free_blocks()[9..], [0, 0]);
+        assert_eq!(memory.zones()[0].free_blocks[9..], [0, 0]);
         let (moved, any) = compact(&mut memory);
         assert_eq!((moved, any), (6 * 128, true));
-        assert_eq!(memory.zones()[0].free_blocks()[9..], [0, 3]);
+        assert_eq!(memory.zones()[0].free_blocks[9..], [0, 3]);
     }
 
     #[test]
@@ -251,7 +250,7 @@ mod tests {
         fn nothing_is_lost_and_whole_blocks_are_never_fewer(used in prop::collection::vec(1_u64..511, 2..24)) {
             let mut memory = zone_with(&used);
             let whole = |memory: &Memory| {
-                let nr = memory.zones()[0].free_blocks();
+                let nr = memory.zones()[0].free_blocks;
                 nr[9] + 2 * nr[10]
             };
             let (free, before) = (memory.free_pages(), whole(&memory));

@@ -30,16 +30,13 @@ impl Faults {
         }
     }
 
-    /// Whether the move of the next page fails.
     pub(crate) fn fails_migration(&mut self) -> bool {
-        let permil = self.migration_permil;
-        self.happens(permil)
+        self.happens(self.migration_permil)
     }
 
     /// Whether another holds the requested lock.
     pub(crate) fn is_contended(&mut self) -> bool {
-        let permil = self.contention_permil;
-        self.happens(permil)
+        self.happens(self.contention_permil)
     }
 
     /// Draws whether a fault happens; without faults no number is drawn.

@@ -5,14 +5,13 @@ use isotherm_policy::compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, CompactionStatus, NodeFacts,
     RoundEnd, ZoneFacts, node_score,
 };
-use serde::Serialize;
 
 use crate::compaction::Scanners;
 use crate::cost::CompactionCosts;
 use crate::memory::Memory;
 
 /// A node's score at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreSample {
     pub time: Nanos,
     /// The node.
@@ -22,7 +21,7 @@ pub struct ScoreSample {
 }
 
 /// A round of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Round {
     /// Time at which it ended.
     pub time: Nanos,
@@ -44,7 +43,6 @@ pub struct Round {
     pub free_scanned: u64,
 }
 
-/// One node's thread.
 #[derive(Clone, Debug)]
 struct Thread {
     node: u32,
@@ -52,7 +50,6 @@ struct Thread {
     /// Zones that it still compacts in this round, by their place among the node's; the last first.
     zones: Vec<usize>,
     is_compacting: bool,
-    /// Its current round, whose end is not known yet.
     round: Round,
     has_met_end: bool,
     ended: Vec<Round>,
@@ -62,7 +59,6 @@ struct Thread {
     clock: Nanos,
     busy: Nanos,
     moved: u64,
-    /// Whether the node's kswapd is active.
     is_kswapd_awake: bool,
 }
 
@@ -70,12 +66,13 @@ struct Thread {
 #[derive(Clone, Debug)]
 pub struct Kcompactd {
     threads: Vec<Thread>,
-    scores: Vec<ScoreSample>,
+    /// The nodes' scores at every check.
+    pub scores: Vec<ScoreSample>,
     order: u8,
 }
 
 /// Totals of a node's thread.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThreadSummary {
     /// The node.
     pub node: u32,
@@ -149,11 +146,6 @@ impl Kcompactd {
                 }
             }
         }
-    }
-
-    /// The nodes' scores at every check.
-    pub fn scores(&self) -> &[ScoreSample] {
-        &self.scores
     }
 
     /// Totals of each thread.
@@ -282,9 +274,9 @@ pub fn node_facts(memory: &Memory, node: u32) -> NodeFacts {
     let zones = memory.zones_of(node).map(|place| {
         let zone = &memory.zones()[place];
         ZoneFacts {
-            name: zone.name().to_owned(),
-            present_pages: zone.pages(),
-            free_blocks: zone.free_blocks(),
+            name: zone.name.to_owned(),
+            present_pages: zone.pages,
+            free_blocks: zone.free_blocks,
             contended: false,
         }
     });

@@ -133,7 +133,6 @@ pub enum Event {
 /// The target that stands for physical memory.
 const PHYSICAL: TargetId = TargetId(0);
 
-/// A context on the machine.
 struct Watcher {
     monitor: MonitorLoop,
     followed: Followed,
@@ -242,7 +241,7 @@ impl Simulation {
 
     /// The cost of monitoring in a context.
     pub fn cost(&self, context: usize) -> Cost {
-        self.contexts[context].probe.cost()
+        self.contexts[context].probe.cost
     }
 
     /// The intervals in force in a context, and the number of samples without a result.
@@ -312,7 +311,6 @@ impl Simulation {
         true
     }
 
-    /// The time of the next event.
     fn next_wake(&self) -> Nanos {
         let contexts = self.contexts.iter();
         let wakes = contexts.map(|context| match context.acting.goes_on_at() {
@@ -331,7 +329,7 @@ impl Simulation {
     fn forget_ended(&mut self, events: &[Event]) {
         for event in events {
             if let Event::Ended { target, .. } = event
-                && let Some((at, local)) = self.targets.context(*target)
+                && let Some((at, local)) = self.targets.given.context(*target)
                 && let Some(context) = self.contexts.get_mut(at)
             {
                 context.acting.forget(local);
@@ -339,7 +337,6 @@ impl Simulation {
         }
     }
 
-    /// Lets each guard observe the last second.
     fn observe(&mut self, events: &mut Vec<Event>) {
         for (at, context) in self.contexts.iter_mut().enumerate() {
             if context.acting.observe(&self.machine) {
@@ -371,7 +368,6 @@ impl Simulation {
         self.act(at, clock, &snapshots, events);
     }
 
-    /// Lets a context's schemes act on its monitor's snapshots.
     fn act(&mut self, at: usize, clock: Nanos, snapshots: &[Snapshot], events: &mut Vec<Event>) {
         let context = &mut self.contexts[at];
         let (machine, monitor) = (&mut self.machine, &mut context.monitor);

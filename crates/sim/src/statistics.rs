@@ -59,10 +59,8 @@ mod tests {
     #[test]
     fn percentiles_are_values() {
         let distribution = Distribution::of((1..=100).rev().map(f64::from).collect());
-        assert_eq!(
-            (distribution.min, distribution.max, distribution.mean),
-            (1.0, 100.0, 50.5)
-        );
+        let facts = (distribution.min, distribution.max, distribution.mean);
+        assert_eq!(facts, (1.0, 100.0, 50.5));
         let mut pairs = distribution.percentiles.iter();
         assert!(pairs.all(|(p, v)| (f64::from(*p) - *v).abs() < 1e-9));
         assert_eq!(Distribution::of(Vec::new()).count, 0);

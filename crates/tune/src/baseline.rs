@@ -34,8 +34,6 @@ pub enum PublishedMethod {
 pub(super) type Run<'a> = dyn FnMut(&SearchPoint) -> anyhow::Result<Option<Prediction>> + 'a;
 
 /// Runs a method; `run` sees each point once or more often. Returns `false` if the method was stopped before its end.
-///
-/// # Errors
 /// Fails if `run` fails.
 pub(super) fn run_method(
     method: PublishedMethod,
@@ -248,29 +246,15 @@ impl Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::param::{Knob, TraceTimes};
     use crate::predict::Estimate;
-    use isotherm_config::{ContextConfig, preset};
-    use isotherm_engine::Nanos;
+    use crate::tests::{contexts, prcl_space};
     use std::collections::BTreeSet;
-
-    fn contexts() -> Vec<ContextConfig> {
-        vec![ContextConfig {
-            schemes: preset("prcl").expect("it is there").schemes,
-            ..ContextConfig::default()
-        }]
-    }
 
     /// Runs a method on a space with one best place, from which all gets worse. Returns the number of runs and the
     /// distance of the best, in shares of the space's sides.
     fn tried(method: PublishedMethod) -> (usize, f64) {
-        let times = TraceTimes {
-            duration: Nanos::from_millis(240_000),
-            interval: Nanos::from_millis(1_000),
-        };
-        let params = [Knob::Age, Knob::Size].map(|knob| knob.name().to_owned());
-        let space = Space::new(&params, &contexts(), times).expect("a space");
-        let start = space.point_of(&contexts()).expect("it is in it");
+        let space = prcl_space(&["age", "size"], 240);
+        let start = space.point_of(&contexts("prcl")).expect("it is in it");
         let off = |point: &SearchPoint| {
             let along = |d: usize| point.0[d] as f64 / (space.nr_steps(d) - 1) as f64;
             (along(0) - 0.7).abs().max((along(1) - 0.3).abs())
@@ -301,10 +285,8 @@ mod tests {
     #[test]
     fn a_fit_goes_through_what_it_can() {
         let of = |x: f64| 3.0 - 2.0 * x + 5.0 * x * x * x;
-        let points: Vec<(f64, f64)> = (0..12)
-            .map(|n| f64::from(n) / 11.0)
-            .map(|x| (x, of(x)))
-            .collect();
+        let places = (0..12).map(|n| f64::from(n) / 11.0);
+        let points: Vec<(f64, f64)> = places.map(|x| (x, of(x))).collect();
         let fit = Fit::of(&points, 4);
         assert!(
             (0..50)
@@ -323,11 +305,7 @@ mod tests {
             PublishedMethod::DamoosPolyfit,
             PublishedMethod::Swarm,
         ] {
-            let times = TraceTimes {
-                duration: Nanos::from_millis(60_000),
-                interval: Nanos::from_millis(1_000),
-            };
-            let space = Space::new(&[], &contexts(), times).expect("a space");
+            let space = prcl_space(&[], 60);
             let mut nr = 0;
             let mut run = |_: &SearchPoint| {
                 nr += 1;

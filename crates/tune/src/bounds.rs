@@ -27,7 +27,6 @@ struct Variation {
     costs: Bound,
     /// Additional CPUs that others keep busy, against the recorded machine.
     busier: f64,
-    /// Offset added to the seed.
     seed: u64,
 }
 
@@ -66,7 +65,6 @@ const SLOWDOWN_OFF: (f64, f64) = (0.005, 0.5);
 const ACTING_OFF: f64 = 1.5;
 
 impl Variation {
-    /// Returns the machine with the costs and busy CPUs of this variation.
     fn machine(&self, machine: &MachineSpec, measured: &Calibration) -> MachineSpec {
         let mut machine = machine.clone();
         machine.costs = MachineCosts::default().calibrated(measured, self.costs);
@@ -81,10 +79,8 @@ impl Variation {
 }
 
 impl Replays {
-    /// Returns the prediction for `spec`, with bounds; `None` if it was asked to stop meanwhile.
-    ///
-    /// # Errors
-    /// Fails if `spec` cannot be simulated.
+    /// Returns the prediction for `spec`, with bounds; `None` if it was asked to stop meanwhile. Fails if `spec` cannot
+    /// be simulated.
     pub fn bounded(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
         match self.predicted(spec)? {
             Some(prediction) => self.with_bounds(spec, prediction),
@@ -135,7 +131,7 @@ impl Replays {
                     seed: spec.seed.wrapping_add(variation.seed),
                     ..spec.clone()
                 };
-                let machine = variation.machine(self.machine(), self.calibration());
+                let machine = variation.machine(&self.machine, &self.calibration);
                 scope.spawn(move || self.predict_on(place, &spec, &machine))
             });
             let replays: Vec<_> = replays.collect();

@@ -53,10 +53,8 @@ impl Depth {
     /// Returns the depth for a trace and a space of `nr_points` settings.
     pub(super) fn of(replay: &Replay, times: TraceTimes, nr_points: usize) -> Self {
         let page_seconds = replay.seen_pages() as f64 * times.interval.as_secs_f64();
-        let mapped = replay
-            .processes
-            .iter()
-            .map(|(_, process)| process.mapped_bytes());
+        let processes = replay.processes.iter();
+        let mapped = processes.map(|(_, process)| process.mapped_bytes());
         let nr_blocks = mapped.sum::<u64>() / BLOCK_SIZE;
         Self::by_cost(page_seconds / PACE, nr_blocks, nr_points)
     }

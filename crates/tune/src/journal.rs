@@ -49,39 +49,34 @@ impl Fingerprint {
     }
 }
 
-/// One line of a journal.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "lowercase")]
 enum Entry {
-    /// The first line.
     Tune(Fingerprint),
-    /// A point was evaluated.
     Point {
         /// [`Settings::key`].
         settings: String,
         prediction: Box<Prediction>,
     },
-    /// A live run was made.
     Live(LiveRun),
 }
 
-/// Start of every journal of a search.
 const START: &str = r#"{"entry":"tune","#;
 
 /// Reason why a journal cannot be continued.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum JournalError {
-    #[error("cannot read the journal {path}")]
-    Read { path: String, source: io::Error },
-    #[error("cannot write the journal {path}")]
-    Write { path: String, source: io::Error },
-    #[error("{path} is no journal of `tune`, and is left as it is; name another file")]
-    NoJournal { path: String },
-    #[error("the journal {path} is damaged ({what}); remove it to begin anew")]
-    Damaged { path: String, what: String },
-    #[error("the journal {path} is of {what}; remove it to begin anew, or name another file")]
-    Other { path: String, what: &'static str },
+    #[error("cannot read the journal {0}")]
+    Read(String, #[source] io::Error),
+    #[error("cannot write the journal {0}")]
+    Write(String, #[source] io::Error),
+    #[error("{0} is no journal of `tune`, and is left as it is; name another file")]
+    NoJournal(String),
+    #[error("the journal {0} is damaged ({1}); remove it to begin anew")]
+    Damaged(String, String),
+    #[error("the journal {0} is of {1}; remove it to begin anew, or name another file")]
+    Other(String, &'static str),
 }
 
 /// A journal that is open for writing.
@@ -93,7 +88,6 @@ pub struct Journal {
     known: Known,
 }
 
-/// Contents of a journal.
 #[derive(Debug, Default)]
 struct Known {
     predictions: BTreeMap<String, Prediction>,
@@ -108,21 +102,13 @@ impl Journal {
         let text = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(source) => {
-                return Err(JournalError::Read {
-                    path: name(),
-                    source,
-                });
-            }
+            Err(error) => return Err(JournalError::Read(name(), error)),
         };
         let (known, length) = known(&text, of, &name())?;
         let open = || {
-            let options = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(path);
-            let mut file = options?;
+            let mut options = OpenOptions::new();
+            options.create(true).truncate(false).write(true);
+            let mut file = options.open(path)?;
             // A cut line would join with the next.
             file.set_len(length as u64)?;
             file.seek(SeekFrom::End(0))?;
@@ -131,10 +117,7 @@ impl Journal {
             }
             Ok(file)
         };
-        let file = open().map_err(|source| JournalError::Write {
-            path: name(),
-            source,
-        })?;
+        let file = open().map_err(|error| JournalError::Write(name(), error))?;
         Ok(Self {
             path: path.to_owned(),
             file: Some(file),
@@ -184,12 +167,9 @@ impl Journal {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        append(file, entry).map_err(|source| {
+        append(file, entry).map_err(|error| {
             self.file = None;
-            JournalError::Write {
-                path: self.path.display().to_string(),
-                source,
-            }
+            JournalError::Write(self.path.display().to_string(), error)
         })
     }
 }
@@ -197,27 +177,25 @@ impl Journal {
 /// Returns the contents of a journal's text, and the length of its complete lines.
 fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), JournalError> {
     let path = || name.to_owned();
-    let whole = text
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |at| at + 1);
+    let last = text.iter().rposition(|byte| *byte == b'\n');
+    let whole = last.map_or(0, |at| at + 1);
     if whole == 0 {
         // The file is empty, or cut in its first line.
         let shown = &text[..text.len().min(START.len())];
         return if START.as_bytes().starts_with(shown) {
             Ok((Known::default(), 0))
         } else {
-            Err(JournalError::NoJournal { path: path() })
+            Err(JournalError::NoJournal(path()))
         };
     }
     if !text.starts_with(START.as_bytes()) {
-        return Err(JournalError::NoJournal { path: path() });
+        return Err(JournalError::NoJournal(path()));
     }
-    let damaged = |what: String| JournalError::Damaged { path: path(), what };
+    let damaged = |what: String| JournalError::Damaged(path(), what);
     let text = std::str::from_utf8(&text[..whole]).map_err(|error| damaged(error.to_string()))?;
     let mut entries = read::<Entry>(text).map_err(damaged)?.into_iter();
     let Some(Entry::Tune(first)) = entries.next() else {
-        return Err(JournalError::NoJournal { path: path() });
+        return Err(JournalError::NoJournal(path()));
     };
     let what = if first.trace != of.trace {
         Some("another trace")
@@ -229,7 +207,7 @@ fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), Jo
         None
     };
     if let Some(what) = what {
-        return Err(JournalError::Other { path: path(), what });
+        return Err(JournalError::Other(path(), what));
     }
     let mut known = Known::default();
     for entry in entries {
@@ -251,21 +229,10 @@ fn known(text: &[u8], of: &Fingerprint, name: &str) -> Result<(Known, usize), Jo
 mod tests {
     use super::*;
     use crate::Estimate;
-    use crate::param::TraceTimes;
-    use crate::space::Space;
-    use isotherm_config::{ContextConfig, preset};
-    use isotherm_engine::Nanos;
+    use crate::tests::prcl_space;
 
     fn some_settings() -> Vec<Settings> {
-        let contexts = [ContextConfig {
-            schemes: preset("prcl").expect("it is there").schemes,
-            ..ContextConfig::default()
-        }];
-        let times = TraceTimes {
-            duration: Nanos::from_millis(60_000),
-            interval: Nanos::from_millis(1_000),
-        };
-        let space = Space::new(&["age=1s,2s,3s".to_owned()], &contexts, times).expect("a space");
+        let space = prcl_space(&["age=1s,2s,3s"], 60);
         (0..3).map(|n| space.settings(&space.point(n))).collect()
     }
 
@@ -297,11 +264,8 @@ mod tests {
             std::fs::write(&path, &whole[..length]).expect("room");
             let mut journal = Journal::open(&path, &of()).expect("cut");
             let lines = whole[..length].split(|byte| *byte == b'\n').count() - 1;
-            assert_eq!(
-                journal.nr_known(),
-                lines.saturating_sub(1),
-                "cut at {length}"
-            );
+            let nr = lines.saturating_sub(1);
+            assert_eq!(journal.nr_known(), nr, "cut at {length}");
             for (n, settings) in settings.iter().enumerate() {
                 match journal.get(settings) {
                     Some(known) => assert_eq!(*known, prediction(n)),
@@ -309,11 +273,8 @@ mod tests {
                 }
             }
             drop(journal);
-            assert_eq!(
-                std::fs::read(&path).expect("written"),
-                whole,
-                "cut at {length}"
-            );
+            let now = std::fs::read(&path).expect("written");
+            assert_eq!(now, whole, "cut at {length}");
         }
     }
 
@@ -336,7 +297,7 @@ mod tests {
         ] {
             std::fs::write(&path, text).expect("room");
             let error = Journal::open(&path, &of()).expect_err(text);
-            assert!(matches!(error, JournalError::NoJournal { .. }), "{error}");
+            assert!(matches!(error, JournalError::NoJournal(_)), "{error}");
             assert_eq!(std::fs::read_to_string(&path).expect("kept"), text);
         }
         let damaged = format!(

@@ -94,10 +94,7 @@ pub struct Stage {
 /// limit. Then lower ranks are tried, by steps twice as long each time, until one is within. The highest setting within
 /// the limit is searched between the two (Bentley and Yao, *An almost optimal algorithm for unbounded searching*,
 /// 1976). The search relies on bounds that mostly get narrower the less a scheme does. Settings that even the narrowest
-/// bounds leave beyond the limit are skipped, unless there are no others.
-///
-/// # Errors
-/// Fails if a setting cannot be simulated.
+/// bounds leave beyond the limit are skipped, unless there are no others. Fails if a setting cannot be simulated.
 pub fn settle(
     search: &mut Search,
     replays: &PlannedReplays<'_>,
@@ -134,10 +131,7 @@ pub fn settle(
 }
 
 /// Searches until there is nothing more to try, or `stop` is set. `jobs` evaluations run at a time; their number does
-/// not change the result.
-///
-/// # Errors
-/// Fails if a point cannot be evaluated.
+/// not change the result. Fails if a point cannot be evaluated.
 pub fn run(
     search: &mut Search,
     evaluate: &dyn Evaluate,
@@ -201,10 +195,8 @@ fn try_all(
 }
 
 /// Tries the points of a published method, one after the other, and lets `search` observe them, so that results are
-/// reported in the same way. It ends when the method is done, or an evaluation was stopped.
-///
-/// # Errors
-/// Fails if a point cannot be evaluated.
+/// reported in the same way. It ends when the method is done, or an evaluation was stopped. Fails if a point cannot be
+/// evaluated.
 pub fn run_published(
     (method, seed): (PublishedMethod, u64),
     search: &mut Search,

@@ -57,17 +57,11 @@ const QUANTILES: [f64; 9] = [
 /// Makes live runs.
 pub trait LiveRuns {
     /// Runs the program without schemes, with a recorder beside it that writes its trace to `path`. Returns `false` if
-    /// it was asked to stop.
-    ///
-    /// # Errors
-    /// Fails if the run fails, with the reason.
+    /// it was asked to stop. Fails if the run fails, with the reason.
     fn trace(&mut self, path: &Path) -> anyhow::Result<bool>;
 
     /// Runs the program under the schemes with these settings, or without schemes. Returns `None` if it was asked to
-    /// stop.
-    ///
-    /// # Errors
-    /// Fails if the run fails, with the reason.
+    /// stop. Fails if the run fails, with the reason.
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>>;
 }
 
@@ -134,7 +128,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Returns the settings that were run.
     pub(super) fn settings(&self) -> impl Iterator<Item = &Settings> {
         self.compared.iter().map(|one| &one.settings)
     }
@@ -173,10 +166,7 @@ struct Learnt {
 }
 
 /// Makes at most `most` runs under schemes, with runs without schemes between, and corrects the predictions of `search`
-/// by them. Runs of the journal count as made.
-///
-/// # Errors
-/// Fails if a run fails.
+/// by them. Runs of the journal count as made. Fails if a run fails.
 pub fn run_live(
     search: &mut Search,
     objective: Objective,
@@ -196,22 +186,16 @@ pub fn run_live(
         search,
         made: Vec::new(),
     };
-    let mut known: VecDeque<LiveRun> = journal
-        .as_deref()
-        .map(Journal::live_runs)
-        .unwrap_or_default()
-        .to_vec()
-        .into();
+    let known = journal.as_deref().map(Journal::live_runs);
+    let mut known: VecDeque<LiveRun> = known.unwrap_or_default().to_vec().into();
     let end = loop {
         let wanted = match runs.next(most) {
             Ok(wanted) => wanted,
             Err(end) => break end,
         };
         let settings = wanted.map(|point| runs.search.space().settings(&point));
-        on_event(LiveEvent::Begins(
-            settings.as_ref(),
-            runs.nr_under_schemes(),
-        ));
+        let nr = runs.nr_under_schemes();
+        on_event(LiveEvent::Begins(settings.as_ref(), nr));
         let made = match known.pop_front() {
             Some(made) => made,
             None => match makes.run(settings.as_ref())? {
@@ -292,13 +276,10 @@ impl Runs<'_> {
     }
 
     fn nr_under_schemes(&self) -> usize {
-        self.made
-            .iter()
-            .filter(|run| run.settings.is_some())
-            .count()
+        let made = self.made.iter();
+        made.filter(|run| run.settings.is_some()).count()
     }
 
-    /// Returns the prediction without schemes.
     fn nothing(&self) -> Prediction {
         let resident = self.mean_of_bases(|run| run.resident_mean_bytes);
         Prediction {
@@ -362,22 +343,13 @@ impl Runs<'_> {
         }
     }
 
-    /// Returns what the runs show so far.
     fn learnt(&self) -> Learnt {
+        let memory = |run: &LiveRun| run.resident_mean_bytes;
+        let time = |run: &LiveRun| run.seconds_of_work;
         Learnt {
-            memory: self.model(
-                SAVED,
-                |p| &p.saved_share,
-                saved_share,
-                |run| run.resident_mean_bytes,
-            ),
-            time: self.model(
-                SLOWDOWN,
-                |p| &p.slowdown,
-                slowdown,
-                |run| run.seconds_of_work,
-            ),
-            without: self.mean_of_bases(|run| run.resident_mean_bytes),
+            memory: self.model(SAVED, |p| &p.saved_share, saved_share, memory),
+            time: self.model(SLOWDOWN, |p| &p.slowdown, slowdown, time),
+            without: self.mean_of_bases(memory),
         }
     }
 
@@ -430,12 +402,9 @@ impl Runs<'_> {
             .flat_map(|a| QUANTILES.iter().map(move |b| (a, b)));
         let ranks = draws.map(|(a, b)| {
             let drawn = |of: &Normal, by: f64| of.mean + by * of.deviation;
-            self.objective.rank(&with(
-                predicted,
-                learnt.without,
-                drawn(&saved, *a),
-                drawn(&slowdown, *b),
-            ))
+            let (saved, slowdown) = (drawn(&saved, *a), drawn(&slowdown, *b));
+            let drawn = with(predicted, learnt.without, saved, slowdown);
+            self.objective.rank(&drawn)
         });
         let within = ranks.filter(|rank| rank.violation <= 0.0);
         let (nr, gain) = within.fold((0.0, 0.0), |(nr, gain), rank| {
@@ -468,12 +437,10 @@ impl Runs<'_> {
     }
 }
 
-/// Returns the share of memory that a run saved against others.
 fn saved_share(run: &LiveRun, bases: &[&LiveRun]) -> f64 {
     1.0 - run.resident_mean_bytes / mean(bases, |run| run.resident_mean_bytes).max(1.0)
 }
 
-/// Returns the slowdown of a run against others.
 fn slowdown(run: &LiveRun, bases: &[&LiveRun]) -> f64 {
     run.seconds_of_work / mean(bases, |run| run.seconds_of_work).max(1e-300) - 1.0
 }

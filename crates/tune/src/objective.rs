@@ -53,10 +53,8 @@ pub enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Reads `600M`, or `60%` of the memory resident without schemes.
-    ///
-    /// # Errors
-    /// Fails if the text is neither a size nor a share, or if the size is 0.
+    /// Reads `600M`, or `60%` of the memory resident without schemes. Fails if the text is neither a size nor a share,
+    /// or if the size is 0.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         if text.trim_end().ends_with('%') {
             return Ok(Self::Share(parse_share(text)?));
@@ -90,10 +88,7 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Reads `dram=3.5,cxl=1.5,cpu=30`.
-    ///
-    /// # Errors
-    /// Fails if a name or a price is wrong, with the known names.
+    /// Reads `dram=3.5,cxl=1.5,cpu=30`. Fails if a name or a price is wrong, with the known names.
     pub fn parse(text: &str) -> Result<Self, String> {
         const KNOWN: &str = "write what a month costs: dram= and cxl= by GiB, cpu= by CPU, e.g. dram=3.5,cxl=1.5,cpu=20";
         let mut prices = Self::default();
@@ -167,25 +162,24 @@ impl Objective {
         // Differences below a thousandth of the memory, or a ten-thousandth of the time, do not justify any other loss.
         let memory = step(resident / without, 1e-3);
         let slowdown = step(prediction.slowdown.value, 1e-4);
+        let slower = |limit: &f64| above(prediction.slowdown.most(), *limit);
+        // As a share of what is resident without schemes.
+        let larger = |limit: &MemoryLimit| {
+            let most = (1.0 - prediction.saved_share.least()) * without;
+            above(most / without, limit.bytes(without) / without)
+        };
         let (violation, loss) = match self {
-            Self::Memory { max_slowdown } => {
-                (above(prediction.slowdown.most(), *max_slowdown), memory)
-            }
-            Self::Slowdown { max_memory } => {
-                (above_memory(prediction, *max_memory, without), slowdown)
-            }
+            Self::Memory { max_slowdown } => (slower(max_slowdown), memory),
+            Self::Slowdown { max_memory } => (larger(max_memory), slowdown),
             Self::Damoos => (0.0, -damoos_score(prediction)),
             Self::Cost {
                 prices,
                 max_slowdown,
-            } => (
-                above(prediction.slowdown.most(), *max_slowdown),
-                prices.of(prediction),
-            ),
-            Self::Huge { max_memory } => (
-                above_memory(prediction, *max_memory, without),
-                -step(prediction.huge_mean_bytes / without, 1e-3),
-            ),
+            } => (slower(max_slowdown), prices.of(prediction)),
+            Self::Huge { max_memory } => {
+                let huge = step(prediction.huge_mean_bytes / without, 1e-3);
+                (larger(max_memory), -huge)
+            }
         };
         Rank {
             violation: if prediction.was_killed {
@@ -279,12 +273,6 @@ fn step(value: f64, size: f64) -> f64 {
 fn above(value: f64, limit: f64) -> f64 {
     let beyond = value - limit;
     if beyond <= 1e-12 { 0.0 } else { beyond }
-}
-
-/// Returns the excess over the memory limit, as a share of what is resident without schemes.
-fn above_memory(prediction: &Prediction, limit: MemoryLimit, without: f64) -> f64 {
-    let most = (1.0 - prediction.saved_share.least()) * without;
-    above(most / without, limit.bytes(without) / without)
 }
 
 #[cfg(test)]
@@ -394,19 +382,12 @@ mod tests {
             ("", "no price"),
         ] {
             let error = Prices::parse(text).expect_err(text);
-            assert!(
-                error.contains(said) && error.contains("cxl="),
-                "{text}: {error}"
-            );
+            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains("cxl="), "{text}: {error}");
         }
-        assert_eq!(
-            MemoryLimit::parse("50%").ok(),
-            Some(MemoryLimit::Share(0.5))
-        );
-        assert_eq!(
-            MemoryLimit::parse("1K").ok(),
-            Some(MemoryLimit::Bytes(1024))
-        );
+        let limit = |text| MemoryLimit::parse(text).ok();
+        assert_eq!(limit("50%"), Some(MemoryLimit::Share(0.5)));
+        assert_eq!(limit("1K"), Some(MemoryLimit::Bytes(1024)));
         assert!(MemoryLimit::parse("0").is_err() && MemoryLimit::parse("much").is_err());
     }
 }

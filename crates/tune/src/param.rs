@@ -65,16 +65,8 @@ impl Knob {
     }
 
     /// Returns the head of a column.
-    pub const fn head(self) -> &'static str {
-        match self {
-            Self::Age => "AGE",
-            Self::Size => "SIZE",
-            Self::Rate => "RATE",
-            Self::Quota => "QUOTA",
-            Self::Density => "DENSITY",
-            Self::Waste => "WASTE",
-            Self::HotRate => "HOT RATE",
-        }
+    pub fn head(self) -> String {
+        self.name().replace('-', " ").to_uppercase()
     }
 
     /// Returns a description in a line.
@@ -101,7 +93,6 @@ impl Knob {
         }
     }
 
-    /// Whether a scheme has this knob.
     fn is_of(self, scheme: &Scheme) -> bool {
         let is_cold = matches!(
             scheme.action,
@@ -202,7 +193,6 @@ impl Knob {
         }
     }
 
-    /// Returns the default range.
     fn default_bounds(self, trace: TraceTimes) -> (Value, Value) {
         match self {
             Self::Age => {
@@ -288,35 +278,12 @@ pub struct Parameter {
     pub ladder: Vec<Value>,
 }
 
-/// An error in a `--param`.
+/// An error in a `--param`: its text, and the reason.
 #[derive(Debug, Error)]
-#[expect(missing_docs, reason = "the messages say it")]
-pub enum ParamError {
-    #[error("--param {text}: there is no '{name}' to tune here; there is\n{known}")]
-    Unknown {
-        text: String,
-        name: String,
-        known: String,
-    },
-    #[error("--param {text}: {error}")]
-    Value { text: String, error: UnitError },
-    #[error(
-        "--param {text}: the least, {low}, is above the most, {high}; exchange the two, or name both ends"
-    )]
-    Backwards {
-        text: String,
-        low: Value,
-        high: Value,
-    },
-    #[error(
-        "--param {text}: '{count}' is no number of steps; write how many values to try, 2 to {STEPS_MAX}, e.g. \
-         age=1s..2min:8"
-    )]
-    Steps { text: String, count: String },
-    #[error("--param {text}: it names no value; write e.g. age=1s..2min or age=5s,10s")]
-    Empty { text: String },
-    #[error("--param {name} is given twice; name all of its values at once, e.g. age=5s,10s")]
-    Twice { name: &'static str },
+#[error("--param {text}: {why}")]
+pub struct ParamError {
+    text: String,
+    why: String,
 }
 
 /// Maximum number of steps of one parameter: more make no visible difference.
@@ -339,17 +306,20 @@ impl Parameter {
             Some((name, values)) => (name.trim(), values.trim()),
             None => (text.trim(), ".."),
         };
-        let knob = knobs.iter().find(|knob| knob.name() == name);
-        let knob = *knob.ok_or_else(|| ParamError::Unknown {
+        let fault = |why: String| ParamError {
             text: text.to_owned(),
-            name: name.to_owned(),
-            known: known(knobs),
+            why,
+        };
+        let knob = knobs.iter().find(|knob| knob.name() == name);
+        let knob = *knob.ok_or_else(|| {
+            let known = known(knobs);
+            fault(format!(
+                "there is no '{name}' to tune here; there is\n{known}"
+            ))
         })?;
         let read = |value: &str| {
-            knob.read(value.trim()).map_err(|error| ParamError::Value {
-                text: text.to_owned(),
-                error,
-            })
+            let value = knob.read(value.trim());
+            value.map_err(|error| fault(error.to_string()))
         };
         let Some((low, high)) = values.split_once("..") else {
             let values = values.split(',').filter(|value| !value.trim().is_empty());
@@ -357,9 +327,8 @@ impl Parameter {
             ladder.sort_unstable();
             ladder.dedup();
             if ladder.is_empty() {
-                return Err(ParamError::Empty {
-                    text: text.to_owned(),
-                });
+                let why = "it names no value; write e.g. age=1s..2min or age=5s,10s";
+                return Err(fault(why.to_owned()));
             }
             return Ok(Self { knob, ladder });
         };
@@ -374,19 +343,19 @@ impl Parameter {
         let usual = knob.default_bounds(trace);
         let (low, high) = (end(low, usual.0)?, end(high, usual.1)?);
         if low > high {
-            return Err(ParamError::Backwards {
-                text: text.to_owned(),
-                low,
-                high,
-            });
+            return Err(fault(format!(
+                "the least, {low}, is above the most, {high}; exchange the two, or name both ends"
+            )));
         }
         let mut ladder = ladder(low, high);
         if let Some(steps) = steps {
             let count = steps.trim().parse().ok();
             let count = count.filter(|count| (2..=STEPS_MAX).contains(count));
-            let count = count.ok_or_else(|| ParamError::Steps {
-                text: text.to_owned(),
-                count: steps.to_owned(),
+            let count = count.ok_or_else(|| {
+                fault(format!(
+                    "'{steps}' is no number of steps; write how many values to try, 2 to {STEPS_MAX}, e.g. \
+                     age=1s..2min:8"
+                ))
             })?;
             ladder = spread(&ladder, count);
         }
@@ -394,7 +363,6 @@ impl Parameter {
     }
 }
 
-/// Returns the names and descriptions of knobs, a line each.
 fn known(knobs: &[Knob]) -> String {
     let lines = knobs
         .iter()

@@ -11,20 +11,15 @@ use super::space::Settings;
 /// Schemes whose numbers are tuned, and everything else that a run of them needs.
 #[derive(Clone, Debug)]
 pub struct TuningPlan {
-    /// Contexts with the schemes as given.
     contexts: Vec<ContextConfig>,
-    /// Options of the request: monitoring, the guard, the seed.
     request: Request,
 }
 
 impl TuningPlan {
     /// Creates a plan from the schemes of `contexts` (those of a file). Schemes that `request` names are added to the
     /// only context, or to one of their own. Under a guard, the contexts take the limits of `request`. Contexts without
-    /// a maximum slowdown take `max_slowdown`.
-    ///
-    /// # Errors
-    /// Fails if a preset or scheme is unknown, if several contexts could take an added scheme, or if there is no
-    /// scheme.
+    /// a maximum slowdown take `max_slowdown`. Fails if a preset or scheme is unknown, if several contexts could take
+    /// an added scheme, or if there is no scheme.
     pub fn new(
         mut contexts: Vec<ContextConfig>,
         mut request: Request,
@@ -80,19 +75,14 @@ impl TuningPlan {
         format!("{:?} {:?}", self.contexts, self.request)
     }
 
-    /// Returns the session of these settings, with all processes of the machine as targets.
-    ///
-    /// # Errors
-    /// Fails if settings or options contradict each other.
+    /// Returns the session of these settings, with all processes of the machine as targets. Fails if settings or
+    /// options contradict each other.
     pub fn session(&self, settings: &Settings) -> Result<SessionSpec, RequestError> {
         let contexts = settings.apply(&self.contexts);
         self.request.act_or_watch(&contexts, Some(everybody()))
     }
 
-    /// Returns the same session without schemes.
-    ///
-    /// # Errors
-    /// Fails if options contradict each other.
+    /// Returns the same session without schemes. Fails if options contradict each other.
     pub fn watching(&self) -> Result<SessionSpec, RequestError> {
         let mut contexts = self.contexts.clone();
         for context in &mut contexts {

@@ -98,7 +98,6 @@ pub struct Prediction {
 /// JSON as they were written. A journal's values thus lead a search the same way.
 const DIGITS: usize = 9;
 
-/// Returns the number rounded to [`DIGITS`] significant digits.
 pub(crate) fn rounded(value: f64) -> f64 {
     let text = format!("{value:.*e}", DIGITS - 1);
     text.parse().unwrap_or(value)

@@ -15,7 +15,7 @@ use isotherm_config::{ContextSpec, SessionSpec};
 use isotherm_engine::Nanos;
 use isotherm_engine::calibration::Calibration;
 use isotherm_session::simulated::{Occupancy, Replay, Scenario, simulation};
-use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcess, SimProcessSpec, Trace};
+use isotherm_sim::machine::{AreaSpec, MachineSpec, Pattern, SimProcessSpec, Trace};
 use isotherm_sim::simulation::{Event, Simulation};
 
 use super::param::TraceTimes;
@@ -27,14 +27,10 @@ use crate::fnv::{FNV_START, fnv};
 /// Predicts the results of settings, by a replay or a live run.
 pub trait Evaluate: Sync {
     /// Returns the prediction under the schemes with these settings; `None` if it was asked to stop. The same settings
-    /// give the same prediction, whatever is evaluated at the same time.
-    ///
-    /// # Errors
-    /// Fails if the settings cannot be evaluated.
+    /// give the same prediction, whatever is evaluated at the same time. Fails if the settings cannot be evaluated.
     fn evaluate(&self, settings: &Settings) -> anyhow::Result<Option<Prediction>>;
 }
 
-/// Number of parts of [`Prediction::resident_bytes`].
 const SERIES_PARTS: usize = 120;
 
 /// Number of other machines that bounds are found with.
@@ -67,21 +63,20 @@ impl fmt::Debug for EachSecond {
 #[derive(Debug)]
 pub struct Replays {
     processes: Vec<(Nanos, SimProcessSpec)>,
-    machine: MachineSpec,
-    calibration: Calibration,
+    pub(super) machine: MachineSpec,
+    /// Costs of acting on the machine, as far as they were measured.
+    pub(super) calibration: Calibration,
     each_second: EachSecond,
     /// One block in this many is replayed.
     one_in: u32,
     /// Ratio of the whole trace's memory to that of the replayed blocks.
     times: f64,
     watching: SessionSpec,
-    /// Totals without schemes.
     base: Totals,
     /// Totals without schemes on the other machines that bounds are found with, by the machine's place.
     other_bases: [OnceLock<Totals>; NR_VARIATIONS],
 }
 
-/// Totals of one replay.
 #[derive(Clone, Debug, Default)]
 struct Totals {
     /// Progress of each process that ran.
@@ -111,10 +106,7 @@ struct Progress {
 
 impl Replays {
     /// Creates replays of `replay`. Replays it once as `watching` asks, without schemes, as the base of all
-    /// comparisons. Returns `None` if it was asked to stop meanwhile.
-    ///
-    /// # Errors
-    /// Fails if the trace cannot be simulated.
+    /// comparisons. Returns `None` if it was asked to stop meanwhile. Fails if the trace cannot be simulated.
     pub fn new(
         watching: &SessionSpec,
         replay: Replay,
@@ -123,10 +115,7 @@ impl Replays {
         Self::of(watching, replay, (1, 1.0), each_second.into())
     }
 
-    /// Creates replays of one block in `one_in`.
-    ///
-    /// # Errors
-    /// Fails if the trace cannot be simulated, or if the sample has no block.
+    /// Creates replays of one block in `one_in`. Fails if the trace cannot be simulated, or if the sample has no block.
     pub fn coarse(
         watching: &SessionSpec,
         replay: &Replay,
@@ -168,23 +157,11 @@ impl Replays {
         self.prediction(&self.base, &self.base)
     }
 
-    /// Returns the prediction for `spec`, without bounds; `None` if it was asked to stop.
-    ///
-    /// # Errors
-    /// Fails if `spec` cannot be simulated.
+    /// Returns the prediction for `spec`, without bounds; `None` if it was asked to stop. Fails if `spec` cannot be
+    /// simulated.
     pub fn predicted(&self, spec: &SessionSpec) -> anyhow::Result<Option<Prediction>> {
         let totals = self.run(spec, &self.machine)?;
         Ok(totals.map(|totals| self.prediction(&totals, &self.base)))
-    }
-
-    /// Returns the simulated machine.
-    pub(super) fn machine(&self) -> &MachineSpec {
-        &self.machine
-    }
-
-    /// Returns the costs of acting on it, as far as they were measured.
-    pub(super) fn calibration(&self) -> &Calibration {
-        &self.calibration
     }
 
     /// Returns the prediction for `spec` on one of the machines that bounds are found with. Its base is the program
@@ -340,7 +317,6 @@ impl Evaluate for PlannedReplays<'_> {
 }
 
 impl Totals {
-    /// Collects the totals at the end of a replay.
     fn finish(
         &mut self,
         simulation: &Simulation,
@@ -352,7 +328,7 @@ impl Totals {
         // Processes start in the order in which they are given.
         self.progress = { processes.iter().zip(specs) }
             .map(|(process, (started, spec))| {
-                let losses = process.losses();
+                let losses = process.losses;
                 Progress {
                     started: started.as_secs_f64(),
                     work: process.work().as_secs_f64(),
@@ -363,8 +339,8 @@ impl Totals {
             })
             .collect();
         self.acting_cpu = machine.stats().acting_cpu.as_secs_f64();
-        self.refaults = processes.iter().map(SimProcess::major_faults).sum();
-        self.was_killed = processes.iter().any(SimProcess::was_killed);
+        self.refaults = processes.iter().map(|process| process.major_faults).sum();
+        self.was_killed = processes.iter().any(|process| process.was_killed);
         for context in 0..simulation.nr_contexts() {
             self.monitor_cpu += simulation.cost(context).monitor_cpu.as_secs_f64();
             self.guard_stops += simulation.guard(context).nr_stops;

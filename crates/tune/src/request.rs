@@ -66,10 +66,7 @@ pub struct TuneRequest {
 }
 
 impl TuneRequest {
-    /// Returns the objective.
-    ///
-    /// # Errors
-    /// Fails if a limit does not belong to the objective, or if one is missing.
+    /// Returns the objective. Fails if a limit does not belong to the objective, or if one is missing.
     pub fn objective(&self) -> anyhow::Result<Objective> {
         let max_slowdown = self.max_slowdown.unwrap_or(MAX_SLOWDOWN);
         let seeks = self.seeks();
@@ -118,10 +115,8 @@ impl TuneRequest {
     }
 
     /// Returns the plan of the schemes. It has a guard only if something limits the slowdown: `max_slowdown` (from the
-    /// objective), or the request. Otherwise the guard would keep the search from its objective.
-    ///
-    /// # Errors
-    /// Fails if a preset or scheme is unknown, or if there is nothing to tune.
+    /// objective), or the request. Otherwise the guard would keep the search from its objective. Fails if a preset or
+    /// scheme is unknown, or if there is nothing to tune.
     pub fn plan(&self, max_slowdown: Option<f64>) -> anyhow::Result<TuningPlan> {
         let limit = max_slowdown.or(self.max_slowdown);
         let request = Request {
@@ -150,10 +145,7 @@ impl TuneRequest {
         })
     }
 
-    /// Returns the search of a trace.
-    ///
-    /// # Errors
-    /// Fails if an option is wrong.
+    /// Returns the search of a trace. Fails if an option is wrong.
     pub fn of_trace(&self, replay: Replay) -> anyhow::Result<Tuning> {
         let (times, digest) = trace_facts(&replay)?;
         let objective = self.objective()?;
@@ -223,10 +215,8 @@ impl Tuning {
     }
 
     /// Searches, and confirms the result by live runs if `confirm` is given. Returns the result and the plan that its
-    /// settings belong to; `None` if the search was stopped before its first result.
-    ///
-    /// # Errors
-    /// Fails if the trace cannot be replayed, or the program cannot be run.
+    /// settings belong to; `None` if the search was stopped before its first result. Fails if the trace cannot be
+    /// replayed, or the program cannot be run.
     pub fn run(
         self,
         effort: &Effort,
@@ -363,7 +353,6 @@ impl Tuning {
 
 /// A search on a sample of the blocks.
 pub(super) struct Sampled {
-    /// Prediction without schemes.
     base: Prediction,
     search: Search,
     one_in: u32,

@@ -230,7 +230,8 @@ impl Tuned {
             text += "STEADY: without the beginning, in which nothing could be idle for so long yet; ?: not known\n";
         }
         let _ = writeln!(text, "\n{}", self.found.why);
-        if let Some(needed) = self.needed() {
+        let best = self.found.best();
+        if let Some(needed) = best.and_then(|best| best.prediction.needed_ns) {
             let _ = writeln!(
                 text,
                 "the record is too short to tell what that saves in the long run; record {} to answer this",
@@ -263,43 +264,31 @@ impl Tuned {
         }
     }
 
-    /// Returns the record length that the recommended setting's steady state needs, if this record is too short.
-    fn needed(&self) -> Option<Nanos> {
-        self.found.best()?.prediction.needed_ns
-    }
-
-    /// Returns a table of the front with the recommendation marked, and of the given schemes.
     fn table(&self) -> Table {
         let right = |head| (head, Align::Right);
+        let knobs: Vec<String> = self.parameters.iter().map(|p| p.knob.head()).collect();
         let mut heads = vec![("", Align::Left)];
-        heads.extend(self.parameters.iter().map(|p| right(p.knob.head())));
+        heads.extend(knobs.iter().map(|head| (head.as_str(), Align::Right)));
         heads.extend(HEADS.map(right));
         heads.extend(beside(&self.objective).map(|(head, _)| right(head)));
         let mut table = Table::new(&heads);
         let recommended = self.found.recommended.as_ref();
         let is_marked = |trial: &Trial| recommended == Some(trial);
         for trial in thinned(&self.front, ROWS, is_marked) {
-            table.row(row(
-                if is_marked(trial) { "*" } else { "" },
-                trial,
-                &self.objective,
-            ));
+            let mark = if is_marked(trial) { "*" } else { "" };
+            table.row(row(mark, trial, &self.objective));
         }
         if let Some(trial) = recommended.filter(|trial| !self.front.contains(trial)) {
             table.row(row("*", trial, &self.objective));
         }
-        if let Some(given) = self
-            .given
-            .as_ref()
-            .filter(|given| recommended != Some(given))
-        {
+        let given = self.given.as_ref();
+        if let Some(given) = given.filter(|given| recommended != Some(given)) {
             table.row(row("given", given, &self.objective));
         }
         table
     }
 }
 
-/// Column heads of a prediction.
 pub(super) const HEADS: [&str; 8] = [
     "SAVED", "OF IT", "BETWEEN", "STEADY", "SLOWER", "BETWEEN", "ACTING", "REFAULTS",
 ];
@@ -415,11 +404,8 @@ fn why(
     match runs.filter(|settings| **settings == best.settings).count() {
         0 => {}
         nr => {
-            let _ = write!(
-                why,
-                " (run {nr} {} live)",
-                if nr == 1 { "time" } else { "times" }
-            );
+            let times = if nr == 1 { "time" } else { "times" };
+            let _ = write!(why, " (run {nr} {times} live)");
         }
     }
     if subject.objective.max_slowdown().is_some() && !best.prediction.slowdown.has_bounds() {

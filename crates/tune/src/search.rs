@@ -50,7 +50,6 @@ pub struct Search {
     space: Space,
     objective: Objective,
     budget: usize,
-    is_exhaustive: bool,
     /// Points to suggest before polling, the last first.
     first: Vec<SearchPoint>,
     suggested: BTreeSet<SearchPoint>,
@@ -69,10 +68,9 @@ impl Search {
         seed: u64,
         start: &[ContextConfig],
     ) -> Self {
-        let is_exhaustive = space.len() <= budget;
         let mut first: Vec<SearchPoint> = space.point_of(start).into_iter().collect();
         let nr_sampled = (budget / SAMPLE_SHARE).max(1);
-        if is_exhaustive {
+        if space.len() <= budget {
             // Spreads the points from the first on, so that an interrupted search has seen some of everything.
             let bits = space.len().next_power_of_two().trailing_zeros();
             let numbers = (0..1_usize << bits).map(|n| reversed(n, bits));
@@ -96,7 +94,6 @@ impl Search {
             space,
             objective,
             budget,
-            is_exhaustive,
             first,
             suggested: BTreeSet::new(),
             observed: BTreeMap::new(),
@@ -122,7 +119,6 @@ impl Search {
             space: self.space.clone(),
             objective: self.objective,
             budget,
-            is_exhaustive: false,
             first,
             suggested: BTreeSet::new(),
             observed: BTreeMap::new(),
@@ -134,11 +130,6 @@ impl Search {
     /// Returns the space of the search.
     pub fn space(&self) -> &Space {
         &self.space
-    }
-
-    /// Whether every point of the space is tried.
-    pub fn is_exhaustive(&self) -> bool {
-        self.is_exhaustive
     }
 
     /// Returns the maximum number of points that it suggests.
@@ -178,17 +169,14 @@ impl Search {
         self.observed.insert(point, prediction);
     }
 
-    /// Whether a point is within the limit.
     pub(super) fn is_within(&self, point: &SearchPoint) -> bool {
         self.objective.rank(&self.observed[point]).violation <= 0.0
     }
 
     /// Returns all points, the best by their narrowest possible bounds first.
     fn ranked_surely(&self) -> Vec<SearchPoint> {
-        let ranks = self
-            .observed
-            .iter()
-            .map(|(point, prediction)| (self.objective.rank(&narrowest(prediction)), point));
+        let observed = self.observed.iter();
+        let ranks = observed.map(|(point, of)| (self.objective.rank(&narrowest(of)), point));
         let mut ranks: Vec<_> = ranks.collect();
         ranks.sort_by(|a, b| a.0.compare(&b.0).then(a.1.cmp(b.1)));
         ranks.into_iter().map(|(_, point)| point.clone()).collect()
@@ -319,7 +307,6 @@ impl Search {
         gaps.map(middle).collect()
     }
 
-    /// Returns the points whose neighbours are tried next.
     fn centres(&self) -> Vec<SearchPoint> {
         let (within, beyond) = self.best();
         let at_gaps = self.gaps().into_iter().flat_map(|(a, b)| [a, b]);
@@ -384,7 +371,6 @@ fn reversed(number: usize, bits: u32) -> usize {
         .unwrap_or(0)
 }
 
-/// Returns the corners of a space of few dimensions.
 fn corners(space: &Space) -> Vec<SearchPoint> {
     let dimensions = space.nr_dimensions();
     if dimensions > CORNER_DIMENSIONS {

@@ -8,8 +8,7 @@ use serde::Serialize;
 use super::param::{Knob, ParamError, Parameter, TraceTimes, Value};
 
 /// Parameters that are tuned, and their values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
     /// At least one parameter; each knob once.
     parameters: Vec<Parameter>,
@@ -44,6 +43,8 @@ pub struct Setting {
 pub enum SpaceError {
     #[error(transparent)]
     Param(#[from] ParamError),
+    #[error("--param {0} is given twice; name all of its values at once, e.g. age=5s,10s")]
+    Twice(&'static str),
     #[error(
         "these schemes have nothing that can be tuned: their actions are neither about cold memory (pageout, cold, \
          migrate_cold, nohugepage, lru_deprio) nor about hot memory (hugepage, collapse, migrate_hot)"
@@ -68,8 +69,7 @@ impl Space {
             let parameter = Parameter::parse(text, &knobs, trace)?;
             let is_there = |other: &Parameter| other.knob == parameter.knob;
             if parameters.iter().any(is_there) {
-                let name = parameter.knob.name();
-                return Err(ParamError::Twice { name }.into());
+                return Err(SpaceError::Twice(parameter.knob.name()));
             }
             parameters.push(parameter);
         }

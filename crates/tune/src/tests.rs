@@ -14,6 +14,24 @@ use super::*;
 
 mod corpus;
 
+/// The schemes of a preset, in a context.
+pub(crate) fn contexts(name: &str) -> Vec<ContextConfig> {
+    vec![ContextConfig {
+        schemes: preset(name).expect("it is there").schemes,
+        ..ContextConfig::default()
+    }]
+}
+
+/// A space of the preset `prcl`, for a trace of this length with a scan each second.
+pub(crate) fn prcl_space(params: &[&str], seconds: u64) -> Space {
+    let times = TraceTimes {
+        duration: Nanos::from_millis(1_000 * seconds),
+        interval: Nanos::from_millis(1_000),
+    };
+    let params: Vec<String> = params.iter().map(|param| (*param).to_owned()).collect();
+    Space::new(&params, &contexts("prcl"), times).expect("a space")
+}
+
 const SCANS: u64 = 40;
 
 /// A program of four blocks: one in use all the time, one every ten seconds, one at first, one never.
@@ -73,11 +91,15 @@ fn replays(plan: &TuningPlan, of: Replay) -> Replays {
     replays.expect("not stopped")
 }
 
+fn predicted(planned: &PlannedReplays<'_>, settings: &Settings) -> Prediction {
+    let predicted = planned.evaluate(settings).expect("it runs");
+    predicted.expect("not stopped")
+}
+
 fn planned<'a>(replays: &'a Replays, plan: &'a TuningPlan) -> PlannedReplays<'a> {
     PlannedReplays { replays, plan }
 }
 
-/// Returns a space for the trace of [`replay`].
 fn space(plan: &TuningPlan, params: &[&str]) -> Space {
     let (times, _) = trace_facts(&replay()).expect("a trace");
     let params: Vec<String> = params.iter().map(|param| (*param).to_owned()).collect();
@@ -86,7 +108,6 @@ fn space(plan: &TuningPlan, params: &[&str]) -> Space {
 
 const OBJECTIVE: Objective = Objective::Memory { max_slowdown: 0.02 };
 
-/// Returns the result of a search of ages and sizes, as JSON.
 fn tuned(
     jobs: usize,
     journal: Option<&mut Journal>,
@@ -142,10 +163,8 @@ fn neither_jobs_nor_an_interruption_change_a_byte() {
     let open = || Journal::open(&path, &Fingerprint::new(1, "")).expect("a journal");
     let (part, completion) = tuned(2, Some(&mut open()), 5);
     assert_eq!(completion, SearchCompletion::Stopped);
-    assert!(
-        part.contains("\"was_stopped\": true") && part.contains("\"recommended\": {"),
-        "{part}"
-    );
+    assert!(part.contains("\"was_stopped\": true"), "{part}");
+    assert!(part.contains("\"recommended\": {"), "{part}");
     let known = open().nr_known();
     assert!((5..24).contains(&known), "{known}");
     assert_eq!(tuned(2, Some(&mut open()), usize::MAX).0, alone);
@@ -180,13 +199,7 @@ fn an_older_age_saves_less_and_loses_less() {
     let replays = replays(&plan, replay());
     let space = space(&plan, &["age=3s,18s,40s"]);
     let planned = planned(&replays, &plan);
-    let predicted = |n| {
-        let settings = space.settings(&space.point(n));
-        planned
-            .evaluate(&settings)
-            .expect("it runs")
-            .expect("not stopped")
-    };
+    let predicted = |n| predicted(&planned, &space.settings(&space.point(n)));
     let (young, old, never) = (predicted(0), predicted(1), predicted(2));
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
     // Left out are 3 s and 18 s of 40 s; 40 s of 40 s are too many.
@@ -199,10 +212,8 @@ fn an_older_age_saves_less_and_loses_less() {
         (0.1..0.4).contains(&steady(&old).expect("known")),
         "{old:?}"
     );
-    assert_eq!(
-        (steady(&never), never.needed_ns),
-        (None, Some(Nanos::from_millis(80_000)))
-    );
+    assert_eq!(steady(&never), None);
+    assert_eq!(never.needed_ns, Some(Nanos::from_millis(80_000)));
     // Two blocks of four are saved for most of the time; the third until it is accessed again, after which the guard
     // keeps it.
     assert!((0.35..0.5).contains(&young.saved_share.value), "{young:?}");
@@ -213,14 +224,10 @@ fn an_older_age_saves_less_and_loses_less() {
     let spec = plan
         .session(&space.settings(&space.point(0)))
         .expect("it fits");
-    let sure = replays
-        .bounded(&spec)
-        .expect("it runs")
-        .expect("not stopped");
-    assert!(
-        sure.saved_share.least() < young.saved_share.value - 0.02,
-        "{sure:?}"
-    );
+    let sure = replays.bounded(&spec).expect("it runs");
+    let sure = sure.expect("not stopped");
+    let least = sure.saved_share.least();
+    assert!(least < young.saved_share.value - 0.02, "{sure:?}");
     assert!(sure.slowdown.most() > young.slowdown.value, "{sure:?}");
     assert!(
         (sure.slowdown.value - young.slowdown.value).abs() < 1e-9,
@@ -239,12 +246,8 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
         let (times, digest) = trace_facts(&of).expect("a trace");
         let replays = replays(&plan, of);
         let predicted = replays.predicted(&spec).expect("it runs");
-        (
-            predicted.expect("not stopped"),
-            replays.base(),
-            times,
-            digest,
-        )
+        let predicted = predicted.expect("not stopped");
+        (predicted, replays.base(), times, digest)
     };
     let (one, base, times, digest) = predicted(replay());
     // The same program twice, and a program of one block that it never touches.
@@ -258,24 +261,17 @@ fn of_several_processes_memory_is_the_sum_until_the_last_has_ended() {
     several.processes.push((Nanos::from_millis(10_000), waits));
     several.machine.cpus = 8;
     let (all, base_of_all, times_of_all, other_digest) = predicted(several);
-    assert_eq!(
-        (times.duration, times.interval),
-        (times_of_all.duration, times_of_all.interval)
-    );
+    assert_eq!(times.duration, times_of_all.duration);
+    assert_eq!(times.interval, times_of_all.interval);
     assert_ne!(digest, other_digest);
     // Two of four blocks for 40 of 50 seconds, and one block for 40 seconds.
     let resident = base_of_all.resident_mean_bytes / base.resident_mean_bytes;
     assert!((1.75..1.85).contains(&resident), "{resident}");
-    assert!(
-        all.saved_mean_bytes > 1.5 * one.saved_mean_bytes,
-        "{all:?} {one:?}"
-    );
+    let ratio = all.saved_mean_bytes / one.saved_mean_bytes;
+    assert!(ratio > 1.5, "{ratio}");
     assert!(all.refaults > one.refaults);
     let ends = all.seconds / one.seconds;
-    assert!(
-        (1.2..1.3).contains(&ends),
-        "the last one began later: {ends}"
-    );
+    assert!((1.2..1.3).contains(&ends), "one began later: {ends}");
 }
 
 #[test]
@@ -304,15 +300,10 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
         memory_bound: 0.5,
     });
     let replays = replays(&plan, tiered);
-    let planned = planned(&replays, &plan);
-    let spec = planned.evaluate(&Settings::default()).expect("it runs");
-    let moved = spec.expect("not stopped");
+    let moved = predicted(&planned(&replays, &plan), &Settings::default());
     assert!((0.3..0.7).contains(&moved.saved_share.value), "{moved:?}");
     assert!((moved.far_mean_bytes - moved.saved_mean_bytes).abs() < 1.0);
-    assert!(
-        moved.slowdown.value > 0.0,
-        "one block in ten scans is used from afar"
-    );
+    assert!(moved.slowdown.value > 0.0, "one block is used from afar");
     let base = replays.base();
     let prices = Prices::parse("dram=4,cxl=1").expect("prices");
     assert!(prices.of(&moved) < prices.of(&base));
@@ -322,11 +313,9 @@ fn far_memory_takes_what_is_cold_and_what_is_hot_there_costs_time() {
 #[test]
 fn who_is_stopped_says_nothing() {
     let (plan, stop) = (plan(), Arc::new(AtomicBool::new(true)));
-    assert!(
-        Replays::new(&plan.watching().expect("a session"), replay(), stop)
-            .expect("it runs")
-            .is_none()
-    );
+    let watching = plan.watching().expect("a session");
+    let replays = Replays::new(&watching, replay(), stop).expect("it runs");
+    assert!(replays.is_none());
 }
 
 #[test]
@@ -356,10 +345,8 @@ fn a_search_that_is_stopped_on_the_sample_gives_its_best_so_far() {
     assert!(tuned.was_stopped && tuned.nr_tried == 0);
     assert!(tuned.found.recommended.is_some() || tuned.found.nearest.is_some());
     let text = tuned.text();
-    assert!(
-        text.contains("tried on one block in 2, none in full, then stopped"),
-        "{text}"
-    );
+    let said = "tried on one block in 2, none in full, then stopped";
+    assert!(text.contains(said), "{text}");
 }
 
 #[test]
@@ -371,24 +358,17 @@ fn what_is_written_is_what_was_tried_under_its_guard() {
     assert_eq!(read.contexts, configuration.contexts);
     let scheme = &read.contexts[0].schemes[0];
     assert_eq!(scheme.pattern.size.min, 8192);
-    assert_eq!(
-        (scheme.quota.bytes, scheme.quota.reset_interval),
-        (3 << 20, Nanos::from_millis(1000))
-    );
+    assert_eq!(scheme.quota.bytes, 3 << 20);
+    assert_eq!(scheme.quota.reset_interval, Nanos::from_millis(1000));
     assert_eq!(read.contexts[0].own.guard.max_slowdown, Some(0.02));
     // The presets are not changed.
-    assert_eq!(
-        plan.contexts()[0].schemes,
-        preset("prcl").expect("there").schemes
-    );
+    let unchanged = preset("prcl").expect("there").schemes;
+    assert_eq!(plan.contexts()[0].schemes, unchanged);
 }
 
 #[test]
 fn a_file_s_own_guard_and_schemes_are_kept() {
-    let mut own = ContextConfig {
-        schemes: preset("prcl").expect("there").schemes,
-        ..ContextConfig::default()
-    };
+    let mut own = contexts("prcl").remove(0);
     own.own.guard.max_slowdown = Some(0.005);
     let plan = TuningPlan::new(vec![own.clone()], Request::default(), Some(0.02)).expect("a plan");
     assert_eq!(plan.contexts(), [own.clone()]);
@@ -414,9 +394,7 @@ fn an_evaluation_that_fails_ends_the_search_and_says_which() {
     let fails = Fails(Mutex::new(0));
     let stop = AtomicBool::new(false);
     let error = run(&mut search, &fails, None, 2, &stop, &mut |_| {}).expect_err("it fails");
-    assert!(
-        format!("{error:#}").starts_with("cannot replay with age "),
-        "{error:#}"
-    );
+    let error = format!("{error:#}");
+    assert!(error.starts_with("cannot replay with age "), "{error}");
     assert!(*fails.0.lock().expect("no panic") <= 4);
 }

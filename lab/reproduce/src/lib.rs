@@ -67,13 +67,10 @@ pub enum RunProgress {
     Ended,
 }
 
-/// Takes the progress of runs.
 type Tell<'a> = &'a (dyn Fn(RunProgress) + Sync);
 
-/// Simulates an experiment with `jobs` runs at the same time. Each run takes up to 3 GiB.
-///
-/// # Errors
-/// Fails if the experiment cannot be simulated.
+/// Simulates an experiment with `jobs` runs at the same time. Each run takes up to 3 GiB. Fails if the experiment
+/// cannot be simulated.
 pub fn reproduce(
     experiment: PublishedExperiment,
     jobs: u8,
@@ -83,9 +80,9 @@ pub fn reproduce(
         PublishedExperiment::Compaction => {
             let runs = compaction_runs(jobs, tell);
             let comparisons = compaction::comparisons(&runs);
-            let mut all = reproduction("Proactive compaction", comparisons, compaction::notes());
-            let page = page::compaction(&runs, &all);
-            all.keep("compaction", page);
+            let names = ("Proactive compaction", "compaction");
+            let page = |all: &Reproduction| page::compaction(&runs, all);
+            let mut all = reproduction(names, comparisons, compaction::notes(), page);
             let of_figures = [
                 ("compaction-latencies.csv", page::latency_csv(&runs)),
                 ("compaction-scores.csv", page::score_csv(&runs)),
@@ -100,10 +97,8 @@ pub fn reproduce(
             comparisons.extend(second_machine::comparisons(&second_runs(jobs, tell)?));
             let mut notes = cells::notes(&comparisons);
             notes.push(second_machine::note());
-            let mut all = reproduction("Tiered memory", comparisons, notes);
-            let page = page::tiering(&runs, &all);
-            all.keep("tiering", page);
-            all
+            let page = |all: &Reproduction| page::tiering(&runs, all);
+            reproduction(("Tiered memory", "tiering"), comparisons, notes, page)
         }
         PublishedExperiment::Reclaim => {
             let evaluation = reclaim::Evaluation::new(configurations());
@@ -111,40 +106,34 @@ pub fn reproduce(
             let make = |run: &reclaim::ReclaimRun| evaluation.make(run);
             let runs = simulate((jobs, tell), &evaluation.runs(), title, make);
             let comparisons = evaluation.comparisons(&runs);
-            let mut all = reproduction("DAMON's schemes", comparisons, reclaim::notes());
-            let page = page::reclaim(&all);
-            all.keep("reclaim", page);
-            all
+            let names = ("DAMON's schemes", "reclaim");
+            reproduction(names, comparisons, reclaim::notes(), page::reclaim)
         }
     })
 }
 
+/// Builds the results of an experiment, with the files that are kept of every one.
 fn reproduction(
-    title: &'static str,
+    (title, name): (&'static str, &str),
     comparisons: Vec<PublishedComparison>,
     notes: Vec<String>,
+    page: impl Fn(&Reproduction) -> String,
 ) -> Reproduction {
-    Reproduction {
+    let summaries = summaries(&comparisons);
+    let mut all = Reproduction {
         title,
-        summaries: summaries(&comparisons),
+        summaries,
         comparisons,
         notes,
         files: Vec::new(),
-    }
-}
-
-impl Reproduction {
-    /// Sets the files that are kept of every experiment.
-    fn keep(&mut self, name: &str, page: String) {
-        self.files = vec![
-            (format!("{name}.csv"), text::csv(&self.comparisons)),
-            (
-                format!("{name}-summary.csv"),
-                text::summary_csv(&self.summaries),
-            ),
-            (format!("{name}.html"), page),
-        ];
-    }
+    };
+    let summary = text::summary_csv(&all.summaries);
+    all.files = vec![
+        (format!("{name}.csv"), text::csv(&all.comparisons)),
+        (format!("{name}-summary.csv"), summary),
+        (format!("{name}.html"), page(&all)),
+    ];
+    all
 }
 
 /// Returns the configurations of DAMON's evaluation. Those that depend on the amount of idle memory are in it twice:
@@ -189,20 +178,15 @@ fn configurations() -> Vec<ReclaimConfiguration> {
 fn compaction_runs(jobs: u8, tell: Tell<'_>) -> Vec<(CompactionRun, CompactionOutcome)> {
     let title = |run: &CompactionRun| run.title();
     let mut runs = simulate((jobs, tell), &compaction::RUNS, title, |run| run.make());
-    runs.sort_by_key(|(run, _)| match run {
-        CompactionRun::Driver(p) => (0, *p),
-        CompactionRun::Java(p) => (1, *p),
-        CompactionRun::Unmovable(p) => (2, *p),
-    });
+    runs.sort_by_key(|(run, _)| *run);
     runs
 }
 
 /// Makes the runs of tiering, sorted by placement (the default last), key distribution and size of the cold block.
 fn tiering_runs(jobs: u8, tell: Tell<'_>) -> anyhow::Result<Vec<(TieringRun, TieringOutcome)>> {
     let tiered = tiering::contexts(&TieringSetting::published(0))?;
-    let mut runs = simulate((jobs, tell), &cells::runs(), TieringRun::title, |run| {
-        run.make(&tiered)
-    });
+    let make = |run: &TieringRun| run.make(&tiered);
+    let mut runs = simulate((jobs, tell), &cells::runs(), TieringRun::title, make);
     runs.sort_by_key(|(run, _)| {
         let is_default = run.placement == Placement::Default;
         let is_latest = run.distribution == KeyDistribution::Latest;
@@ -211,15 +195,11 @@ fn tiering_runs(jobs: u8, tell: Tell<'_>) -> anyhow::Result<Vec<(TieringRun, Tie
     Ok(runs)
 }
 
-/// Makes the runs of the second machine.
 fn second_runs(jobs: u8, tell: Tell<'_>) -> anyhow::Result<Vec<(SecondRun, TieringOutcome)>> {
     let tiered = tiering::contexts(&second_machine::setting(0))?;
-    Ok(simulate(
-        (jobs, tell),
-        &second_machine::runs(),
-        SecondRun::title,
-        |run| run.make(&tiered),
-    ))
+    let make = |run: &SecondRun| run.make(&tiered);
+    let runs = second_machine::runs();
+    Ok(simulate((jobs, tell), &runs, SecondRun::title, make))
 }
 
 /// Makes runs, `jobs` at a time, in their order; the outcomes are in the same order.
@@ -259,7 +239,6 @@ fn simulate<R: Copy + Sync, O: Send>(
 mod tests {
     use super::*;
 
-    /// Makes small versions of published experiments, in their order.
     fn small_runs(jobs: u8) -> String {
         use crate::experiment::compaction::{CompactionSetting, driver};
         use crate::experiment::{redis, tiering};

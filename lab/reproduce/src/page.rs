@@ -11,34 +11,33 @@ use isotherm_render::page::{END, begin, escape, figure};
 use super::Reproduction;
 use super::text::{COMPARISON, SUMMARY, cell_tables, rows, table};
 
-/// Returns the page of compaction.
 pub(super) fn compaction(
     runs: &[(CompactionRun, CompactionOutcome)],
     all: &Reproduction,
 ) -> String {
-    let mut html = begin(
+    let mut figures = String::new();
+    for (run, outcome) in runs {
+        figures += &match run {
+            CompactionRun::Driver(_) => latencies(*run, outcome),
+            CompactionRun::Java(0) => String::new(),
+            CompactionRun::Java(_) | CompactionRun::Unmovable(_) => scores(*run, outcome),
+        };
+    }
+    page(
         "Proactive compaction, simulated",
         "The experiments of Nitin Gupta's Proactive Compaction for the Linux kernel (2020), at their size: \
          1 TiB, 2 nodes. Calibrated: costs were chosen so that the number comes out. Input: it was put in. \
          Predicted: it follows.",
-    );
-    html += &notes(&all.notes);
-    for (run, outcome) in runs {
-        match run {
-            CompactionRun::Driver(_) => html += &latencies(*run, outcome),
-            CompactionRun::Java(0) => {}
-            CompactionRun::Java(_) | CompactionRun::Unmovable(_) => html += &scores(*run, outcome),
-        }
-    }
-    html + &numbers(all) + END
+        &figures,
+        all,
+    )
 }
 
-/// Returns the notes that come before the numbers.
-fn notes(notes: &[String]) -> String {
-    let paragraphs = notes
-        .iter()
-        .map(|note| format!("<p>{}</p>\n", escape(note)));
-    paragraphs.collect()
+fn page(title: &str, subtitle: &str, figures: &str, all: &Reproduction) -> String {
+    let mut html = begin(title, subtitle);
+    let notes = all.notes.iter();
+    html.extend(notes.map(|note| format!("<p>{}</p>\n", escape(note))));
+    html + figures + &numbers(all) + END
 }
 
 /// Returns the numbers below the figures: first the summaries.
@@ -62,24 +61,22 @@ fn numbers(all: &Reproduction) -> String {
     html
 }
 
-/// Returns the page of the DAMON evaluation.
 pub(super) fn reclaim(all: &Reproduction) -> String {
-    let mut html = begin(
-        "DAMON's schemes, simulated",
-        "Synthetic programs with the sizes of the evaluation of DAMON v24 and of its physical memory patches \
-         (2021), and of each what huge pages added and gained. They are no programs: how they access memory \
-         is assumed, the same for all.",
-    );
-    html += &notes(&all.notes);
-    for (experiment, metric) in [
+    let figures = [
         ("DAMON v24", "RSS"),
         ("pprcl", "RSS"),
         ("pprcl", "memory used"),
         ("DAMON v24", "run time"),
-    ] {
-        html += &beside(&all.comparisons, experiment, metric);
-    }
-    html + &numbers(all) + END
+    ];
+    let figures = figures.map(|(of, metric)| beside(&all.comparisons, of, metric));
+    page(
+        "DAMON's schemes, simulated",
+        "Synthetic programs with the sizes of the evaluation of DAMON v24 and of its physical memory patches \
+         (2021), and of each what huge pages added and gained. They are no programs: how they access memory \
+         is assumed, the same for all.",
+        &figures.concat(),
+        all,
+    )
 }
 
 /// Draws predictions against published values: where both agree, a dot is on the diagonal.
@@ -138,15 +135,14 @@ fn latencies(run: CompactionRun, outcome: &CompactionOutcome) -> String {
 
 /// Draws figure 4: the change of the nodes' scores while a heap grows.
 fn scores(run: CompactionRun, outcome: &CompactionOutcome) -> String {
-    let of_node = |node: u32| PlotSeries {
-        name: format!("node {node}"),
-        points: outcome
-            .scores
-            .iter()
-            .filter(|sample| sample.node == node)
-            .map(|sample| (sample.time.as_secs_f64(), sample.score))
-            .collect(),
-        is_line: true,
+    let of_node = |node: u32| {
+        let samples = outcome.scores.iter().filter(|sample| sample.node == node);
+        let points = samples.map(|sample| (sample.time.as_secs_f64(), sample.score));
+        PlotSeries {
+            name: format!("node {node}"),
+            points: points.collect(),
+            is_line: true,
+        }
     };
     let plot = Plot {
         title: format!("{}: scores", run.title()),
@@ -164,15 +160,8 @@ pub(super) fn tiering(
     runs: &[(published_tiering::TieringRun, tiering::TieringOutcome)],
     all: &Reproduction,
 ) -> String {
-    let mut html = begin(
-        "Tiered memory, simulated",
-        "redis with YCSB on 512 GB of DRAM and 96 GB of CXL memory (HMSDK v2.0 Performance Results; DAMON \
-         based tiered memory management for CXL memory, RFC v4), at their size. Inputs: DRAM-only \
-         and CXL-only; the system's own memory is calibrated on one cell's CXL use.",
-    );
-    html += &notes(&all.notes);
-    let of = |distribution, placement, name: &str| PlotSeries {
-        name: name.into(),
+    let of = |(distribution, placement): (KeyDistribution, Placement)| PlotSeries {
+        name: format!("{}, {}", distribution.name(), placement.name()),
         points: runs
             .iter()
             .filter(|(run, _)| run.distribution == distribution && run.placement == placement)
@@ -186,25 +175,12 @@ pub(super) fn tiering(
         x: Axis::linear("GB cold"),
         y: Axis::linear("percent"),
     };
-    let series = [
-        of(
-            KeyDistribution::Zipfian,
-            Placement::Default,
-            "zipfian, default",
-        ),
-        of(
-            KeyDistribution::Zipfian,
-            Placement::Tiered,
-            "zipfian, tiered",
-        ),
-        of(
-            KeyDistribution::Latest,
-            Placement::Default,
-            "latest, default",
-        ),
-        of(KeyDistribution::Latest, Placement::Tiered, "latest, tiered"),
-    ];
-    html += &figure(&plot.title, "", &plot.draw(&series));
+    let placements = [Placement::Default, Placement::Tiered];
+    let cells = KeyDistribution::ALL
+        .into_iter()
+        .flat_map(|distribution| placements.map(|placement| (distribution, placement)));
+    let series: Vec<PlotSeries> = cells.map(of).collect();
+    let mut figures = figure(&plot.title, "", &plot.draw(&series));
     for published in published_tiering::figures(runs) {
         let plot = Plot {
             title: published.title,
@@ -213,9 +189,16 @@ pub(super) fn tiering(
             y: Axis::linear(published.unit),
         };
         let series: Vec<PlotSeries> = published.lines.into_iter().map(line).collect();
-        html += &figure(&plot.title, "", &plot.draw(&series));
+        figures += &figure(&plot.title, "", &plot.draw(&series));
     }
-    html + &numbers(all) + END
+    page(
+        "Tiered memory, simulated",
+        "redis with YCSB on 512 GB of DRAM and 96 GB of CXL memory (HMSDK v2.0 Performance Results; DAMON \
+         based tiered memory management for CXL memory, RFC v4), at their size. Inputs: DRAM-only \
+         and CXL-only; the system's own memory is calibrated on one cell's CXL use.",
+        &figures,
+        all,
+    )
 }
 
 fn line((name, points): (&'static str, Vec<(f64, f64)>)) -> PlotSeries {

@@ -85,7 +85,6 @@ pub(super) const SUMMARY: [TextColumn<Summary>; 11] = [
     ("is", Align::Left, |of| of.role.name().into()),
 ];
 
-/// Returns a table with a line for each of `rows`.
 pub(super) fn table<'a, R: 'a>(
     columns: &[TextColumn<R>],
     rows: impl IntoIterator<Item = &'a R>,
@@ -163,7 +162,6 @@ fn cell_table(cells: &[&PublishedComparison], names: &[(&'static str, &'static s
     table
 }
 
-/// Returns the published value, the simulated value, and the difference.
 fn cell_fields(cell: &PublishedComparison) -> [String; 3] {
     let difference = cell.difference().map(|difference| match difference {
         Difference::Percent(percent) => format!("{percent:+.1}%"),
@@ -177,7 +175,6 @@ fn cell_fields(cell: &PublishedComparison) -> [String; 3] {
     ]
 }
 
-/// Columns of a comparison, for people.
 pub(super) const COMPARISON: [TextColumn<PublishedComparison>; 9] = [
     ("experiment", Align::Left, |of| of.experiment.into()),
     ("configuration", Align::Left, |of| of.configuration.into()),
@@ -212,7 +209,6 @@ fn plain(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// Returns all numbers as CSV.
 pub(super) fn csv(comparisons: &[PublishedComparison]) -> String {
     let rows = comparisons.iter().map(|comparison| {
         let mut fields = COMPARISON.map(|(.., cell)| cell(comparison));
@@ -227,10 +223,8 @@ pub(super) fn csv(comparisons: &[PublishedComparison]) -> String {
     csv_text(std::iter::once(head).chain(rows))
 }
 
-/// Name and cell of a column.
 type SummaryColumn = (&'static str, fn(&Summary) -> String);
 
-/// Columns of the summaries' CSV.
 const SUMMARY_CSV: [SummaryColumn; 14] = [
     ("experiment", |of| of.experiment.into()),
     ("configuration", |of| of.configuration.into()),
@@ -250,7 +244,6 @@ const SUMMARY_CSV: [SummaryColumn; 14] = [
     ("not_modelled", |of| of.not_modelled.to_string()),
 ];
 
-/// Returns the summaries as CSV.
 pub(super) fn summary_csv(summaries: &[Summary]) -> String {
     let head = SUMMARY_CSV.map(|(head, _)| head.to_owned());
     let rows = summaries
@@ -261,26 +254,10 @@ pub(super) fn summary_csv(summaries: &[Summary]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::published::{Role, summaries};
+    use crate::published::summaries;
+    use crate::published::tests::comparison;
 
     use super::*;
-
-    fn comparison(
-        case: &str,
-        simulated: Option<f64>,
-        published: Option<f64>,
-    ) -> PublishedComparison {
-        PublishedComparison {
-            experiment: "driver",
-            configuration: "proactive",
-            case: case.into(),
-            metric: "mean".into(),
-            unit: "us",
-            simulated,
-            published,
-            role: simulated.map_or(Role::NotModelled, |_| Role::Predicted),
-        }
-    }
 
     fn of(comparisons: Vec<PublishedComparison>) -> String {
         text(&[Reproduction {
@@ -299,10 +276,7 @@ mod tests {
             comparison("0", Some(3.5), Some(4.0)),
         ]);
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("mean")).collect();
-        assert!(
-            lines[0].contains("3.50          4     -12.5 %  predicted"),
-            "{text}"
-        );
+        assert!(lines[0].contains("3.50          4     -12.5 %  predicted"));
         assert!(lines[1].contains("21746          -           -"), "{text}");
         assert!(text.contains("- A note."), "{text}");
     }
@@ -317,10 +291,7 @@ mod tests {
         let summary = "driver      proactive      mean, us          4       1.40        2.60             -  -4.0 program 5  2 of 5             1  predicted";
         assert!(text.contains(summary), "{text}");
         assert!(text.find(summary) < text.find("program 0  "), "{text}");
-        assert!(
-            text.contains("program 3          4  not modelled        -"),
-            "{text}"
-        );
+        assert!(text.contains("program 3          4  not modelled        -"));
         assert!(!text.contains("Beside the published"), "{text}");
     }
 

@@ -22,13 +22,9 @@ pub(super) fn contexts(setting: &TieringSetting) -> anyhow::Result<Vec<SimContex
         ..Request::default()
     };
     let session = request.act(&configuration.contexts, None)?;
-    let contexts = session
-        .contexts
-        .iter()
-        .map(isotherm_session::simulated::context);
-    contexts
-        .collect::<anyhow::Result<_>>()
-        .context("HMSDK's plan cannot be simulated")
+    let contexts = { session.contexts.iter() }.map(isotherm_session::simulated::context);
+    let contexts: anyhow::Result<_> = contexts.collect();
+    contexts.context("HMSDK's plan cannot be simulated")
 }
 
 #[cfg(test)]
@@ -39,23 +35,43 @@ mod tests {
 
     use super::*;
 
-    /// Returns a hundredth of the published setting: 5 GiB and 1 GiB; redis has 0.5 GiB and a snapshot of 0.3. It is
-    /// resident before any memory is old enough to be demoted.
-    fn small() -> TieringSetting {
+    /// A hundredth of the published setting: 5 GiB and 2 GiB; redis has 0.5 GiB and a snapshot of 0.3.
+    fn small(cold_gib: u64, load: Nanos) -> TieringSetting {
         TieringSetting {
             fast_mib: 6 << 10,
             slow_mib: 2 << 10,
             system_mib: 1 << 10,
-            cold_mib: 5 << 10,
+            cold_mib: cold_gib << 10,
             anon_mib: 538,
             file_mib: 330,
             records: 300_000,
             reads_per_s: 83_333.0,
-            fill: Nanos::from_millis(10_000),
-            load: Nanos::from_millis(10_000),
+            fill: load,
+            load,
             run: Nanos::from_millis(600_000),
-            all_slow: 0.2,
-            seed: 1,
+            ..TieringSetting::published(0)
+        }
+    }
+
+    const MINUTE: Nanos = Nanos::from_millis(60_000);
+
+    #[test]
+    fn with_room_everything_is_fast() {
+        let setting = small(2, MINUTE);
+        let reads = reads(&setting, KeyDistribution::Zipfian);
+        let outcome = run(&setting, Vec::new(), &reads);
+        assert!(outcome.slow_share.abs() < 1e-9, "{outcome:?}");
+        assert!(outcome.slow_gib.abs() < 1e-9, "{outcome:?}");
+    }
+
+    #[test]
+    fn without_room_what_comes_last_is_slow_and_stays() {
+        let setting = small(5, MINUTE);
+        for distribution in KeyDistribution::ALL {
+            let reads = reads(&setting, distribution);
+            let outcome = run(&setting, Vec::new(), &reads);
+            assert!((outcome.slow_gib - 0.525).abs() < 0.02, "{outcome:?}");
+            assert!((outcome.slow_share - 1.0).abs() < 1e-6, "{outcome:?}");
         }
     }
 
@@ -64,19 +80,16 @@ mod tests {
     fn promotion_and_demotion_weigh_age_alone_as_hmsdk_has_it() {
         let contexts = contexts(&TieringSetting::published(0)).expect("a plan of ours");
         let weights = contexts.iter().map(|context| {
-            let weights = context.schemes[0].quota.weights;
-            (
-                weights.size_permil,
-                weights.nr_accesses_permil,
-                weights.age_permil,
-            )
+            let w = context.schemes[0].quota.weights;
+            (w.size_permil, w.nr_accesses_permil, w.age_permil)
         });
         assert_eq!(weights.collect::<Vec<_>>(), [(0, 0, 10), (0, 0, 10)]);
     }
 
     #[test]
     fn migration_brings_what_is_read_to_the_fast_node() {
-        let setting = small();
+        // All of it is resident before any memory is old enough to be demoted.
+        let setting = small(5, Nanos::from_millis(10_000));
         let reads = reads(&setting, KeyDistribution::Zipfian);
         let tiered = || {
             let contexts = contexts(&setting).expect("a plan of ours");

@@ -9,7 +9,7 @@ use crate::text_table::words;
 
 /// Returns a row for each run that counts. Empty fields are not known.
 pub fn runs(suite: &Suite) -> String {
-    let mut head = words(&["workload", "configuration", "repeat", "time_s"]);
+    let mut head = words("workload|configuration|repeat|time_s");
     // The runtime here is the measured one, even for workloads that report their throughput.
     head.extend(METRICS.iter().map(column));
     let rows = suite.runs().map(|(run, measured)| {
@@ -27,32 +27,17 @@ pub fn runs(suite: &Suite) -> String {
 
 /// Returns a row for each workload, configuration and metric that has values.
 pub fn summary(suite: &Suite) -> String {
-    let head = words(&[
-        "workload",
-        "configuration",
-        "metric",
-        "unit",
-        "n",
-        "median",
-        "mean",
-        "min",
-        "max",
-        "spread_percent",
-        "overhead_percent",
-        "paired_overhead_percent_median",
-        "paired_overhead_percent_min",
-        "paired_overhead_percent_max",
-        "paired_overhead_percent_mean",
-        "paired_overhead_percent_low95",
-        "paired_overhead_percent_high95",
-    ]);
+    let head = words(
+        "workload|configuration|metric|unit|n|median|mean|min|max|spread_percent|overhead_percent|\
+         paired_overhead_percent_median|paired_overhead_percent_min|paired_overhead_percent_max|\
+         paired_overhead_percent_mean|paired_overhead_percent_low95|paired_overhead_percent_high95",
+    );
     let mut rows = vec![head];
     for (workload, workload_name) in suite.workloads.iter().enumerate() {
         for (configuration, configuration_name) in suite.configurations.iter().enumerate() {
             let mut row = |name: &str, unit: &str, fields: Vec<String>| {
-                let mut row = words(&[workload_name, configuration_name, name, unit]);
-                row.extend(fields);
-                rows.push(row);
+                let names: [&str; 4] = [workload_name, configuration_name, name, unit];
+                rows.push(names.map(str::to_owned).into_iter().chain(fields).collect());
             };
             for (index, metric) in METRICS.iter().enumerate() {
                 let Some(short) = suite.cell(workload, configuration, index).summary() else {
@@ -101,7 +86,6 @@ fn fields(
     fields
 }
 
-/// Returns an interval's mean, least and greatest.
 pub(super) fn mean_and_bounds(interval: Option<Interval>) -> [Option<f64>; 3] {
     let bounds = interval.and_then(|interval| interval.bounds());
     [
@@ -117,7 +101,6 @@ fn column(metric: &crate::metric::RunMetric) -> String {
     format!("{}.{unit}", metric.name).to_lowercase()
 }
 
-/// Formats a number with at most six decimals.
 pub(super) fn number(value: Option<f64>) -> String {
     let Some(value) = value else {
         return String::new();

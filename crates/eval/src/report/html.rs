@@ -17,7 +17,6 @@ const LEFT: f64 = 250.0;
 const RIGHT: f64 = 120.0;
 const TOP: f64 = 58.0;
 const ROW: f64 = 18.0;
-/// Distance between workloads.
 const GAP: f64 = 10.0;
 
 /// Returns the page.
@@ -72,36 +71,25 @@ fn overheads(suite: &Suite, metric: usize) -> String {
     axis.draw(&mut svg, height - 34.0);
     let mut y = TOP;
     for group in lines.chunk_by(|a, b| a.0 == b.0) {
-        let _ = writeln!(
-            svg,
-            "<text x=\"16\" y=\"{:.1}\">{}</text>",
-            y + 13.0,
-            escape(&suite.workloads[group[0].0])
-        );
+        let (name, below) = (escape(&suite.workloads[group[0].0]), y + 13.0);
+        let _ = writeln!(svg, "<text x=\"16\" y=\"{below:.1}\">{name}</text>");
         for (_, configuration, overhead) in group {
             let (colour, _) = SERIES_STYLES[(configuration - 1) % SERIES_STYLES.len()];
-            let (from, at, to) = (
-                axis.x(overhead.min),
-                axis.x(overhead.median),
-                axis.x(overhead.max),
-            );
-            let middle = y + 9.0;
-            let workload = group[0].0;
-            let is_noise = suite
-                .interval(workload, *configuration, metric)
-                .is_none_or(|interval| interval.may_be(0.0));
+            let (from, to) = (axis.x(overhead.min), axis.x(overhead.max));
+            let at = axis.x(overhead.median);
+            let (middle, below) = (y + 9.0, y + 13.0);
+            let interval = suite.interval(group[0].0, *configuration, metric);
+            let is_noise = interval.is_none_or(|interval| interval.may_be(0.0));
             let fill = if is_noise { "var(--bg)" } else { colour };
             let _ = writeln!(
                 svg,
-                "<text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+                "<text class=\"e d\" x=\"{:.1}\" y=\"{below:.1}\">{}</text>\
                  <path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"{colour}\" stroke-width=\"3\" stroke-opacity=\".45\"/>\
                  <circle cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"4.5\" fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
-                 <text class=\"e m\" x=\"{:.1}\" y=\"{:.1}\">{:+.2} %</text>",
+                 <text class=\"e m\" x=\"{:.1}\" y=\"{below:.1}\">{:+.2} %</text>",
                 LEFT - 12.0,
-                y + 13.0,
                 escape(&suite.configurations[*configuration]),
                 WIDTH - 16.0,
-                y + 13.0,
                 overhead.median
             );
             y += ROW;

@@ -6,7 +6,6 @@ use crate::suite::Suite;
 use crate::text_table::{TextTable, overhead, percent, words};
 use crate::workload_metric::{PublishedValues, WorkloadMetric};
 
-/// Returns a row for each workload, measure and configuration.
 pub(super) fn reported(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for (workload, name) in suite.workloads.iter().enumerate() {
@@ -45,20 +44,13 @@ pub(super) fn reported(suite: &Suite) -> TextTable {
              ± 95 % interval. Published: by others on other machines, as the experiment's file has it.",
             suite.configurations[0]
         ),
-        head: words(&[
-            "workload",
-            "measure",
-            "configuration",
-            "ours",
-            "against the first",
-            "published",
-            "published against the first",
-        ]),
+        head: words(
+            "workload|measure|configuration|ours|against the first|published|published against the first",
+        ),
         rows,
     }
 }
 
-/// Returns the values of each publication, with its description.
 fn published(
     measure: &WorkloadMetric,
     value: impl Fn(&PublishedValues) -> Option<String>,
@@ -81,7 +73,6 @@ fn mean(short: &ValueSummary) -> String {
     format!("{mean} ({min} to {max})")
 }
 
-/// Formats a value with its significant decimals.
 fn digits(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 || v.fract() == 0.0 => 0,

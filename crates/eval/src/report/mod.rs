@@ -65,7 +65,6 @@ pub fn markdown_summary(suite: &Suite) -> String {
     tables.iter().map(TextTable::markdown).collect()
 }
 
-/// Returns everything that a reader must know before the numbers.
 fn remarks(suite: &Suite) -> Vec<String> {
     let mut remarks = Vec::new();
     for machine in &suite.machines {

@@ -17,9 +17,7 @@ use crate::suite::{Score, Suite};
 use crate::table::EvaluationTable;
 use crate::text_table::{TextTable, overhead, percent, words};
 
-/// Rows of [`cases`] in a summary.
 pub(super) const CASES_SHOWN: usize = 15;
-/// Metrics that are reported over the suite.
 const SUITE_METRICS: [usize; 7] = [
     RUNTIME,
     CPUTIME,
@@ -30,7 +28,6 @@ const SUITE_METRICS: [usize; 7] = [
     MEMUSED_END,
 ];
 
-/// Returns all tables that come before the details.
 pub(super) fn summary(suite: &Suite) -> Vec<TextTable> {
     let tables = [
         cases(suite),
@@ -47,7 +44,6 @@ pub(super) fn summary(suite: &Suite) -> Vec<TextTable> {
     tables
 }
 
-/// Returns each workload under each configuration, the slowest first.
 fn cases(suite: &Suite) -> TextTable {
     let mut cases = Vec::new();
     for workload in 0..suite.workloads.len() {
@@ -85,22 +81,13 @@ fn cases(suite: &Suite) -> TextTable {
             nr.min(CASES_SHOWN),
             suite.configurations[0],
         ),
-        head: words(&[
-            "configuration",
-            "workload",
-            "runtime",
-            "CPU time",
-            "RSS",
-            "RSS + pool",
-            "major faults",
-            "acting CPU s",
-            "stops",
-        ]),
+        head: words(
+            "configuration|workload|runtime|CPU time|RSS|RSS + pool|major faults|acting CPU s|stops",
+        ),
         rows: cases.iter().take(CASES_SHOWN).map(row).collect(),
     }
 }
 
-/// Returns each configuration over the suite: worst workload, mean and total.
 fn over_suite(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
@@ -129,19 +116,11 @@ fn over_suite(suite: &Suite) -> TextTable {
                resident memory with what compressed swap takes; the pool is the machine's, so it \
                is too much where a scheme acts on all memory."
             .into(),
-        head: words(&[
-            "configuration",
-            "metric",
-            "worst",
-            "mean",
-            "total",
-            "workloads",
-        ]),
+        head: words("configuration|metric|worst|mean|total|workloads"),
         rows,
     }
 }
 
-/// Returns the costs of each configuration itself, and the pages read back: mean and worst of a run.
 fn costs(suite: &Suite) -> TextTable {
     const METRICS_SHOWN: [(usize, usize); 5] = [
         (MONITOR_CPU, 2),
@@ -170,19 +149,13 @@ fn costs(suite: &Suite) -> TextTable {
                workload's own; refaults are the machine's anonymous pages that came back after \
                eviction, those from the swap cache (minor faults) included."
             .into(),
-        head: words(&[
-            "configuration",
-            "monitor, % of a CPU",
-            "acting CPU s",
-            "guard stops",
-            "major faults",
-            "refaults",
-        ]),
+        head: words(
+            "configuration|monitor, % of a CPU|acting CPU s|guard stops|major faults|refaults",
+        ),
         rows: rows.collect(),
     }
 }
 
-/// Returns worst, mean and total beside the published worst, mean and total of the same metric and configuration.
 fn like_for_like(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for published in &PUBLISHED {
@@ -191,10 +164,8 @@ fn like_for_like(suite: &Suite) -> TextTable {
         };
         let theirs = published.table();
         for (column, configuration) in suite.configurations.iter().enumerate().skip(1) {
-            let place = theirs
-                .configurations
-                .iter()
-                .position(|c| c == published_configuration(configuration));
+            let name = published_configuration(configuration);
+            let place = theirs.configurations.iter().position(|c| c == name);
             let over = suite.over_suite(column, metric);
             let worst = suite.worst(column, metric);
             if let (Some(place), Some(over), Some((_, worst))) = (place, over, worst) {
@@ -224,17 +195,9 @@ fn like_for_like(suite: &Suite) -> TextTable {
              Their prcl was tuned for each program. `ours` and `tuned` stand beside their prcl.",
             suite.workloads.len()
         ),
-        head: words(&[
-            "metric",
-            "configuration",
-            "worst",
-            "published worst",
-            "mean",
-            "published mean",
-            "total",
-            "published total",
-            "by",
-        ]),
+        head: words(
+            "metric|configuration|worst|published worst|mean|published mean|total|published total|by",
+        ),
         rows,
     }
 }
@@ -254,7 +217,6 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
     overheads.max_by(f64::total_cmp)
 }
 
-/// Returns the workloads that have a published name, beside the published values of that program.
 fn by_name(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     for published in &PUBLISHED {
@@ -284,21 +246,13 @@ fn by_name(suite: &Suite) -> TextTable {
         note: "Where the names differ, it is a program of that name in another version and with \
                another input."
             .into(),
-        head: words(&[
-            "workload",
-            "published as",
-            "metric",
-            "configuration",
-            "ours",
-            "published",
-            "by",
-        ]),
+        head: words("workload|published as|metric|configuration|ours|published|by"),
         rows,
     }
 }
 
 fn scores(suite: &Suite) -> TextTable {
-    let mut head = words(&["workload"]);
+    let mut head = words("workload");
     head.extend(suite.configurations.iter().skip(1).cloned());
     let row = |(workload, name): (usize, &String)| {
         let mut row = vec![name.clone()];
@@ -322,7 +276,6 @@ fn scores(suite: &Suite) -> TextTable {
     }
 }
 
-/// Returns a metric by workload and configuration: the median, and the overhead with its interval.
 pub(super) fn detail(suite: &Suite, metric: usize) -> TextTable {
     let (unit, _, _) = METRICS[metric].shown();
     let mut head = vec![format!("in {unit}")];

@@ -21,7 +21,6 @@ const PARTS: [(&str, &str, Part, usize); 3] = [
     ("acting_cpu", "seconds", |of| of.acting, 2),
 ];
 
-/// Returns a row for each workload under each configuration that is tuned, then the prediction errors.
 pub(super) fn reported(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
     let of = |configuration: usize| -> Vec<&Predicted> {
@@ -48,17 +47,10 @@ pub(super) fn reported(suite: &Suite) -> TextTable {
              whose interval touches them.",
             suite.configurations[0]
         ),
-        head: words(&[
-            "configuration",
-            "workload",
-            "setting",
-            "saved, predicted",
-            "saved",
-            "slowdown, predicted",
-            "runtime",
-            "acting CPU s, predicted",
-            "acting CPU s",
-        ]),
+        head: words(
+            "configuration|workload|setting|saved, predicted|saved|slowdown, predicted|runtime|\
+             acting CPU s, predicted|acting CPU s",
+        ),
         rows,
     }
 }
@@ -97,11 +89,8 @@ fn setting(predicted: &Predicted) -> String {
     if entry.program_share >= SHARE_LEAST {
         return found;
     }
-    let share = 100.0 * entry.program_share;
-    format!(
-        "{found} (by {}, which has {share:.0} % of the memory)",
-        entry.program
-    )
+    let (share, program) = (100.0 * entry.program_share, &entry.program);
+    format!("{found} (by {program}, which has {share:.0} % of the memory)")
 }
 
 fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
@@ -117,10 +106,8 @@ fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
         mean.extend([String::new(), text]);
         let bounded = errors.filter(|e| e.nr_bounded > 0);
         let text = bounded.map_or("-".into(), |e| {
-            format!(
-                "{} of {}, perhaps {}",
-                e.nr_within, e.nr_bounded, e.nr_maybe
-            )
+            let (within, of, maybe) = (e.nr_within, e.nr_bounded, e.nr_maybe);
+            format!("{within} of {of}, perhaps {maybe}")
         });
         within.extend([String::new(), text]);
     }
@@ -131,11 +118,8 @@ fn summary(name: &str, errors: &[Option<Errors>; 3]) -> [Vec<String>; 2] {
 fn percent(estimate: Estimate) -> String {
     let bounds = estimate.low.zip(estimate.high);
     let bounds = bounds.map(|(low, high)| format!(" [{:+.1}..{:+.1}]", low + 0.0, high + 0.0));
-    format!(
-        "{:+.1} %{}",
-        estimate.value + 0.0,
-        bounds.unwrap_or_default()
-    )
+    let bounds = bounds.unwrap_or_default();
+    format!("{:+.1} %{bounds}", estimate.value + 0.0)
 }
 
 fn seconds(estimate: Estimate) -> String {
@@ -153,8 +137,7 @@ fn mean(interval: Option<Interval>) -> String {
 
 /// Returns the table as CSV, a row for each workload. Empty: not known, or no setting was found.
 pub fn csv(suite: &Suite) -> String {
-    let mut head = words(&["workload", "configuration", "setting", "program"]);
-    head.extend(words(&["program_share", "nr_tried"]));
+    let mut head = words("workload|configuration|setting|program|program_share|nr_tried");
     for (name, unit, _, _) in PARTS {
         for end in ["predicted", "predicted_low", "predicted_high"] {
             head.push(format!("{name}_{unit}_{end}"));

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use isotherm_linux::{cgroup, process};
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// Time limit for killed processes to be gone.
@@ -21,7 +22,6 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Creates a group for this evaluation.
     pub(super) fn create() -> anyhow::Result<Self> {
         let path = parent().join(format!("isotherm-eval-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| {
@@ -37,9 +37,8 @@ impl Cgroup {
         &self.path
     }
 
-    /// Returns its processes, and those of groups below it.
     pub(super) fn members(&self) -> Vec<u32> {
-        members(&self.path)
+        cgroup::processes(&self.path)
     }
 
     /// Kills its remaining processes and removes it.
@@ -73,14 +72,12 @@ pub(super) fn lacks() -> Option<String> {
 pub(super) fn recover() {
     for entry in fs::read_dir(parent()).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|name| name.strip_prefix("isotherm-eval-"));
+        let name = name.to_str().unwrap_or_default();
+        let pid = name.strip_prefix("isotherm-eval-");
         let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
             continue;
         };
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        if comm.trim() != "isotherm" {
+        if !process::has_name(pid, "isotherm") {
             // A group that cannot be removed disturbs only an evaluation that would take its name.
             let _ = remove(&entry.path());
         }
@@ -102,19 +99,10 @@ fn below(path: &Path) -> Vec<PathBuf> {
     folders.map(|entry| entry.path()).collect()
 }
 
-fn members(path: &Path) -> Vec<u32> {
-    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
-    for group in below(path) {
-        pids.extend(members(&group));
-    }
-    pids
-}
-
 fn remove(path: &Path) -> anyhow::Result<()> {
     let limit = Instant::now() + GONE;
     loop {
-        let left = members(path);
+        let left = cgroup::processes(path);
         for pid in &left {
             let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
             // The process may have ended since.

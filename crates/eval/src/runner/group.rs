@@ -19,10 +19,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// Length of the end of a command's output that messages contain.
 const TAIL_BYTES: usize = 400;
 
-/// Quotes a text as one word of a shell.
-///
-/// # Errors
-/// Fails if it is no UTF-8.
+/// Quotes a text as one word of a shell. Fails if it is no UTF-8.
 pub fn quoted(word: impl AsRef<OsStr>) -> anyhow::Result<String> {
     let word = word.as_ref();
     let text = word.to_str();
@@ -47,10 +44,8 @@ impl Group {
         variables: &[(&str, &Path)],
     ) -> anyhow::Result<Self> {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", line])
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null());
+        command.args(["-c", line]).stdin(Stdio::null());
+        command.envs(variables.iter().copied());
         Self::start(name, &mut command, folder)
     }
 
@@ -106,12 +101,10 @@ impl Group {
             .with_context(|| format!("cannot wait for `{}`", self.name))
     }
 
-    /// Returns its standard output.
     pub(super) fn output(&self) -> String {
         self.read("out")
     }
 
-    /// Returns its exit status and the end of its output, for a message.
     pub(super) fn last_words(&self, status: ExitStatus) -> String {
         let said = self.read("err");
         let said = if said.trim().is_empty() {

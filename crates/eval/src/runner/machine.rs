@@ -24,7 +24,6 @@ pub(super) struct Machine {
     foreign_swap: Option<u64>,
 }
 
-/// Swap of the experiment.
 struct Zram {
     bytes: u64,
     /// `None` while it is not set up.
@@ -64,7 +63,6 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Sets up what one run needs.
     pub(super) fn set_up(
         &mut self,
         experiment: &Experiment,
@@ -101,7 +99,6 @@ impl Machine {
         self.note()
     }
 
-    /// Returns a description of this machine, for the journal.
     pub(super) fn describe(&self) -> RunMachine {
         let line = |path: &str, key: &str| -> Option<String> {
             let text = fs::read_to_string(path).ok()?;
@@ -120,7 +117,6 @@ impl Machine {
         }
     }
 
-    /// Undoes the changes.
     pub(super) fn restore(&mut self) -> anyhow::Result<()> {
         if self.settings.is_empty() && self.zram_device().is_none() {
             return Ok(());
@@ -157,7 +153,6 @@ impl Drop for Machine {
     }
 }
 
-/// Whether all swap devices are zram.
 fn is_all_zram() -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut devices = swaps.lines().skip(1);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -26,44 +26,37 @@ const SETTLE: Duration = Duration::from_millis(500);
 /// Time limit for Isotherm to write its summary.
 const MONITOR_END: Duration = Duration::from_secs(15);
 
-/// Error of a run that was asked to stop.
 #[derive(Debug, Error)]
 #[error("stopped")]
 pub(super) struct Stopped;
 
-/// Options of all runs.
 pub(super) struct Measuring<'a> {
+    pub(super) spec: RunnerSpec<'a>,
     time_limit: Duration,
-    pub(super) isotherm: &'a Path,
     /// Folder of the experiment's file and the files that come with it.
     pub(super) experiment_folder: PathBuf,
-    pub(super) output: &'a Path,
-    parameters: &'a Parameters,
-    stop: &'a AtomicBool,
 }
 
-/// Folder, control group and variables of a run's commands.
 struct Place<'a> {
     folder: &'a Path,
     cgroup: Option<&'a Cgroup>,
-    /// Variables of the run's configuration.
     variables: &'a Parameters,
 }
 
 impl<'a> Measuring<'a> {
-    pub(super) fn new(spec: &RunnerSpec<'a>) -> anyhow::Result<Self> {
-        let path = spec
-            .path
-            .canonicalize()
-            .with_context(|| format!("cannot find {}", spec.path.display()))?;
+    pub(super) fn new(spec: RunnerSpec<'a>) -> anyhow::Result<Self> {
+        let cannot = || format!("cannot find {}", spec.path.display());
+        let path = spec.path.canonicalize().with_context(cannot)?;
         Ok(Self {
+            spec,
             time_limit: Duration::from_secs(spec.experiment.time_limit_s),
-            isotherm: spec.isotherm,
             experiment_folder: path.parent().unwrap_or(Path::new("/")).to_owned(),
-            output: spec.output,
-            parameters: &spec.experiment.parameters,
-            stop: spec.stop,
         })
+    }
+
+    /// Whether an error comes of a request to stop.
+    pub(super) fn is_stop(&self, error: &anyhow::Error) -> bool {
+        error.is::<Stopped>() || self.spec.stop.load(Ordering::Relaxed)
     }
 
     /// Makes a run. On failure, its commands' output is kept in the output folder.
@@ -72,10 +65,8 @@ impl<'a> Measuring<'a> {
         run: &PlannedRun<'_>,
         on_event: &mut dyn FnMut(RunEvent<'_>),
     ) -> anyhow::Result<(RunMeasurements, Option<Value>)> {
-        let folder = tempfile::Builder::new()
-            .prefix("isotherm-eval-")
-            .tempdir()
-            .context("cannot make a folder for the run")?;
+        let folder = tempfile::Builder::new().prefix("isotherm-eval-").tempdir();
+        let folder = folder.context("cannot make a folder for the run")?;
         // Servers may run as another user.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let result = self.run_in(run, folder.path());
@@ -164,7 +155,6 @@ impl<'a> Measuring<'a> {
         Ok((measured, summary))
     }
 
-    /// Runs a command to its end.
     fn step(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<()> {
         let mut group = self.spawn(name, line, place)?;
         let begun = Instant::now();
@@ -192,12 +182,12 @@ impl<'a> Measuring<'a> {
 
     /// Starts a command that does not belong to the workload.
     fn spawn_beside(&self, name: &str, line: &str, place: &Place<'_>) -> anyhow::Result<Group> {
-        let own = [self.parameters, place.variables].into_iter().flatten();
-        let mut variables: Vec<(&str, &Path)> = own
+        let own = [&self.spec.experiment.parameters, place.variables];
+        let mut variables: Vec<(&str, &Path)> = { own.into_iter().flatten() }
             .map(|(name, value)| (name.as_str(), Path::new(value)))
             .collect();
         variables.extend([
-            ("ISOTHERM", self.isotherm),
+            ("ISOTHERM", self.spec.isotherm),
             ("EXPERIMENT", self.experiment_folder.as_path()),
             ("DIR", place.folder),
         ]);
@@ -223,7 +213,7 @@ impl<'a> Measuring<'a> {
         const STEP: Duration = Duration::from_millis(100);
         let until = Instant::now() + time;
         loop {
-            if self.stop.load(Ordering::Relaxed) {
+            if self.spec.stop.load(Ordering::Relaxed) {
                 return Err(Stopped.into());
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -239,7 +229,7 @@ impl<'a> Measuring<'a> {
             "{}.{}.{}",
             run.workload.name, run.configuration.name, run.repeat
         );
-        let kept = self.output.join("failed").join(name.replace('/', "_"));
+        let kept = self.spec.output.join("failed").join(name.replace('/', "_"));
         let keep = || -> std::io::Result<()> {
             fs::create_dir_all(&kept)?;
             for step in ["setup", "serve", "warmup", "run", "isotherm"] {
@@ -307,7 +297,6 @@ fn summary(output: &str) -> anyhow::Result<Value> {
     Ok(summary)
 }
 
-/// Returns the measures that the workload reported.
 fn measures(
     workload: &Workload,
     client: &Group,
@@ -338,7 +327,6 @@ fn check_running(server: &mut Option<Group>, monitor: &mut Option<Group>) -> any
     Ok(())
 }
 
-/// Returns the throughput that the workload reported.
 fn throughput(workload: &Workload, client: &Group, folder: &Path) -> anyhow::Result<Option<f64>> {
     if let Some(file) = &workload.progress_file {
         let path = folder.join(file);

@@ -18,7 +18,7 @@ mod window;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -28,9 +28,9 @@ use crate::{
 };
 pub use group::quoted;
 use machine::Machine;
-use measure::{Measuring, Stopped};
+use measure::Measuring;
 pub use programs::{ProgramRuns, ProgramSpec};
-pub use service::{ServiceRuns, ServiceSpec};
+pub use service::ServiceRuns;
 pub use skip::skips;
 use tuning::Tunings;
 pub use window::{Window, WindowSpec};
@@ -92,10 +92,8 @@ pub fn possible_runs<'a>(
     runs
 }
 
-/// Makes the possible runs that are not finished in `entries` of the journal, and appends them to it.
-///
-/// # Errors
-/// Fails if the journal cannot be written, or the machine cannot be set up. The failure of a run is its [`RunResult`].
+/// Makes the possible runs that are not finished in `entries` of the journal, and appends them to it. Fails if the
+/// journal cannot be written, or the machine cannot be set up. The failure of a run is its [`RunResult`].
 pub fn run_all(
     spec: &RunnerSpec<'_>,
     entries: &[Entry],
@@ -151,31 +149,19 @@ fn run_each(
 /// The machine, prepared for an experiment's runs: any of them, one at a time. Its changes are undone when it is
 /// dropped.
 pub struct Bench<'a> {
-    experiment: &'a Experiment,
     machine: Machine,
     measuring: Measuring<'a>,
-    stop: &'a AtomicBool,
-}
-
-impl std::fmt::Debug for Bench<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bench").finish_non_exhaustive()
-    }
 }
 
 impl<'a> Bench<'a> {
-    /// Undoes the changes of a crashed evaluation, and sets up the experiment's requirements (swap).
-    ///
-    /// # Errors
-    /// Fails if something cannot be set up, with the reason.
+    /// Undoes the changes of a crashed evaluation, and sets up the experiment's requirements (swap). Fails if something
+    /// cannot be set up, with the reason.
     pub fn prepare(
         spec: &RunnerSpec<'a>,
         on_event: &mut dyn FnMut(RunEvent<'_>),
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            experiment: spec.experiment,
-            measuring: Measuring::new(spec)?,
-            stop: spec.stop,
+            measuring: Measuring::new(*spec)?,
             machine: Machine::prepare(spec.experiment, on_event)?,
         })
     }
@@ -194,30 +180,21 @@ impl<'a> Bench<'a> {
     ) -> Option<RunEntry> {
         let time_s = machine::now_s();
         let result = (self.machine)
-            .set_up(self.experiment, run.configuration)
+            .set_up(self.measuring.spec.experiment, run.configuration)
             .and_then(|()| self.measuring.run(run, on_event));
         let (outcome, monitor) = match result {
             Ok((measured, monitor)) => (RunResult::Measured(Box::new(measured)), monitor),
-            Err(error) if error.is::<Stopped>() || self.stop.load(Ordering::Relaxed) => {
-                return None;
-            }
+            Err(error) if self.measuring.is_stop(&error) => return None,
             Err(error) => (RunResult::Failed(format!("{error:#}")), None),
         };
-        Some(RunEntry {
-            workload: run.workload.name.clone(),
-            configuration: run.configuration.name.clone(),
-            repeat: run.repeat,
-            fingerprint: run.fingerprint.clone(),
-            time_s,
-            outcome,
-            monitor,
-        })
+        Some(run.entry(time_s, outcome, monitor))
     }
 
     /// Waits until the after-effects of a run have settled, as long as the experiment says. The next run sees a signal
     /// during the wait.
     pub fn cool_down(&self) {
-        let _ = (self.measuring).sleep(Duration::from_secs(self.experiment.cool_down_s));
+        let seconds = self.measuring.spec.experiment.cool_down_s;
+        let _ = self.measuring.sleep(Duration::from_secs(seconds));
     }
 
     /// Undoes the changes, and reports those that cannot be undone.
@@ -231,11 +208,8 @@ impl<'a> Bench<'a> {
 /// Opens the journal to continue after its last complete line.
 fn open_journal(path: &Path) -> anyhow::Result<File> {
     let open = || -> std::io::Result<File> {
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)?;
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create(true).open(path)?;
         let text = fs::read_to_string(path)?;
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         if whole < text.len() {

@@ -2,34 +2,25 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, anyhow, bail};
 use isotherm_config::to_yaml;
 use isotherm_tune::{LiveRun, LiveRuns, Settings, TuningPlan};
 
 use super::{Bench, RunEvent, RunnerSpec};
-use crate::{Experiment, PlannedRun, RunConfiguration, RunMeasurements, RunResult, Workload};
+use crate::{PlannedRun, RunConfiguration, RunMeasurements, RunResult, Workload};
 
 /// Input of the runs of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramSpec<'a> {
-    /// Experiment whose swap and limits apply.
-    pub experiment: &'a Experiment,
-    /// Path of the experiment's file, or of one in the folder that commands refer to.
-    pub path: &'a Path,
+    /// Experiment whose swap and limits apply, and the folder for configurations and the output of failed runs.
+    pub runner: RunnerSpec<'a>,
     /// Workload of the experiment.
     pub workload: &'a Workload,
     /// Configuration of the runs without schemes; its `isotherm` is ignored.
     pub base: &'a RunConfiguration,
     /// Schemes that are tuned.
     pub plan: &'a TuningPlan,
-    /// Folder for configurations, and for the output of failed runs.
-    pub folder: &'a Path,
-    /// The `isotherm` executable to run beside the program.
-    pub isotherm: &'a Path,
-    /// Flag that another thread or a signal handler sets to end the runs soon.
-    pub stop: &'a AtomicBool,
 }
 
 /// Arguments of the `isotherm` beside a traced workload, which writes to `$TRACE`.
@@ -43,33 +34,15 @@ pub struct ProgramRuns<'a> {
     nr_made: u32,
 }
 
-impl std::fmt::Debug for ProgramRuns<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let spec = &self.spec;
-        f.debug_struct("ProgramRuns")
-            .field("spec", spec)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<'a> ProgramRuns<'a> {
-    /// Sets up the experiment's requirements. They are undone when it is dropped, or at its [end](Self::finish).
-    ///
-    /// # Errors
-    /// Fails if something cannot be set up, with the reason.
+    /// Sets up the experiment's requirements. They are undone when it is dropped, or at its [end](Self::finish). Fails
+    /// if something cannot be set up, with the reason.
     pub fn prepare(
         spec: ProgramSpec<'a>,
         on_event: &'a mut dyn FnMut(RunEvent<'_>),
     ) -> anyhow::Result<Self> {
-        let runner = RunnerSpec {
-            experiment: spec.experiment,
-            path: spec.path,
-            output: spec.folder,
-            isotherm: spec.isotherm,
-            stop: spec.stop,
-        };
         Ok(Self {
-            bench: Bench::prepare(&runner, on_event)?,
+            bench: Bench::prepare(&spec.runner, on_event)?,
             spec,
             on_event,
             nr_made: 0,
@@ -113,7 +86,7 @@ impl<'a> ProgramRuns<'a> {
             RunResult::Failed(why) => bail!(
                 "the run {name} of {} failed: {why} (what it printed is in {})",
                 self.spec.workload.name,
-                self.spec.folder.join("failed").display()
+                self.spec.runner.output.join("failed").display()
             ),
         }
     }
@@ -128,7 +101,8 @@ impl LiveRuns for ProgramRuns<'_> {
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
         let measured = match settings {
             Some(settings) => {
-                let path = (self.spec.folder).join(format!("live-{}.yaml", self.nr_made));
+                let name = format!("live-{}.yaml", self.nr_made);
+                let path = self.spec.runner.output.join(name);
                 write_configuration(self.spec.plan, settings, &path)?;
                 let flags = self.spec.plan.run_flags("$TUNED") + " {targets}";
                 self.make("tuned", Some(&flags), Some(("TUNED", &path)))?
@@ -146,7 +120,6 @@ impl LiveRuns for ProgramRuns<'_> {
     }
 }
 
-/// Writes the configuration of these settings, in the format that `isotherm run -c` reads.
 pub(super) fn write_configuration(
     plan: &TuningPlan,
     settings: &Settings,

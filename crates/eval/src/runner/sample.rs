@@ -23,17 +23,14 @@ pub(super) enum Root<'a> {
 }
 
 impl Root<'_> {
-    /// Returns the current sums over its processes.
     fn tree(&self) -> Tree {
-        let members = match self {
-            Self::Process(root) => return tree(*root),
-            Self::Cgroup(cgroup) => cgroup.members(),
-        };
-        sum_of(members.into_iter().filter_map(stat_of))
+        match self {
+            Self::Process(root) => tree_of(*root, all_stats()),
+            Self::Cgroup(cgroup) => sum_of(cgroup.members().into_iter().filter_map(stat_of)),
+        }
     }
 }
 
-/// Sampling over one run.
 pub(super) struct Sampler<'a> {
     root: Root<'a>,
     started: Instant,
@@ -46,7 +43,6 @@ pub(super) struct Sampler<'a> {
     /// Pool of compressed swap when sampling began, and the sum of its growth over the samples.
     pool_before_kib: u64,
     pool_kib: u64,
-    /// Sums of the workload when sampling began.
     before: Tree,
     counters: BTreeMap<String, u64>,
     pressure: Option<(u64, u64)>,
@@ -100,12 +96,7 @@ impl<'a> Sampler<'a> {
         let runtime_s = self.started.elapsed().as_secs_f64();
         let after = counters();
         let grown = |name: &str| Some(after.get(name)?.saturating_sub(*self.counters.get(name)?));
-        let pressure = pressure().zip(self.pressure).map(|(after, before)| {
-            (
-                after.0.saturating_sub(before.0),
-                after.1.saturating_sub(before.1),
-            )
-        });
+        let pressure = pressure().zip(self.pressure);
         (self.samples > 0).then(|| RunMeasurements {
             runtime_s,
             // The time of processes that were not waited for is lost.
@@ -114,8 +105,8 @@ impl<'a> Sampler<'a> {
             memused_kib: self.memused_kib as f64 / self.samples as f64,
             rss_kib: self.rss_kib as f64 / self.samples as f64,
             pgmajfaults: grown("pgmajfault").unwrap_or(0),
-            psi_mem_some_us: pressure.map(|p| p.0),
-            psi_mem_full_us: pressure.map(|p| p.1),
+            psi_mem_some_us: pressure.map(|(after, before)| after.0.saturating_sub(before.0)),
+            psi_mem_full_us: pressure.map(|(after, before)| after.1.saturating_sub(before.1)),
             pswpin: grown("pswpin").unwrap_or(0),
             pswpout: grown("pswpout").unwrap_or(0),
             thp_fault_alloc: grown("thp_fault_alloc"),
@@ -163,7 +154,6 @@ fn parse_pressure(text: &str) -> Option<(u64, u64)> {
     Some((total("some ")?, total("full ")?))
 }
 
-/// Sums over the processes of a workload: `root`, its descendants and its group.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tree {
     /// Resident pages. Shared pages count for each process that maps them, as in the `rss.avg` of *DAMON Evaluation*.
@@ -192,10 +182,6 @@ fn all_stats() -> Vec<ProcessStat> {
 fn stat_of(pid: u32) -> Option<ProcessStat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(pid, &stat)
-}
-
-fn tree(root: u32) -> Tree {
-    tree_of(root, all_stats())
 }
 
 struct ProcessStat {

@@ -10,30 +10,21 @@ use isotherm_tune::{LiveRun, LiveRuns, Settings, TuningPlan};
 use super::WindowSpec;
 use super::programs::write_configuration;
 
-/// Input of the runs of a service.
+/// Windows of a service, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub struct ServiceSpec<'a> {
+pub struct ServiceRuns<'a> {
     /// The service's windows.
     pub window: WindowSpec<'a>,
     /// Schemes that are tuned.
     pub plan: &'a TuningPlan,
 }
 
-/// Windows of a service, one after the other.
-#[derive(Debug)]
-pub struct ServiceRuns<'a> {
-    spec: ServiceSpec<'a>,
-}
-
-impl<'a> ServiceRuns<'a> {
-    /// Creates runs of a running process.
-    ///
-    /// # Errors
+impl ServiceRuns<'_> {
     /// Fails if the process does not exist, or if this user may not advise the kernel about its memory.
-    pub fn new(spec: ServiceSpec<'a>) -> anyhow::Result<Self> {
-        let process = isotherm_linux::process::Process::open(spec.window.pid)?;
+    pub fn check(&self) -> anyhow::Result<()> {
+        let process = isotherm_linux::process::Process::open(self.window.pid)?;
         process.may_be_advised()?;
-        Ok(Self { spec })
+        Ok(())
     }
 }
 
@@ -41,13 +32,11 @@ impl LiveRuns for ServiceRuns<'_> {
     fn trace(&mut self, path: &Path) -> anyhow::Result<bool> {
         let flags = "record --pages --output \"$TRACE\"";
         let variables: [(&str, &Path); 1] = [("TRACE", path)];
-        Ok({ self.spec.window }
-            .measure(Some(flags), &variables)?
-            .is_some())
+        Ok(self.window.measure(Some(flags), &variables)?.is_some())
     }
 
     fn run(&mut self, settings: Option<&Settings>) -> anyhow::Result<Option<LiveRun>> {
-        let ServiceSpec { window, plan } = self.spec;
+        let Self { window, plan } = *self;
         let path = window.folder.join("tuned.yaml");
         window.give_back()?;
         let measured = match settings {

@@ -14,7 +14,6 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings in `text`, a note.
     pub(super) fn of_note<'a>(text: &'a str) -> Self {
         let pair = |line: &'a str| {
             // Earlier versions wrote `thp WORD`.
@@ -35,7 +34,6 @@ impl Settings {
         self.before.is_empty()
     }
 
-    /// Returns the settings as lines of a note.
     pub(super) fn note(&self) -> String {
         let lines = self.before.iter();
         let lines = lines.map(|(path, value)| ["setting ", path, " ", value, "\n"].concat());
@@ -71,7 +69,6 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets all settings to their values before.
     pub(super) fn undo(&self) -> anyhow::Result<()> {
         let mut outcome = Ok(());
         let mut before: Vec<_> = self.before.iter().collect();
@@ -113,10 +110,8 @@ fn path_of(name: &str) -> anyhow::Result<String> {
 /// Reads a value; of `always [madvise] never`, the word in brackets.
 fn read(path: &str) -> anyhow::Result<String> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-    let word = text
-        .split('[')
-        .nth(1)
-        .and_then(|rest| rest.split(']').next());
+    let rest = text.split('[').nth(1);
+    let word = rest.and_then(|rest| rest.split(']').next());
     let words: Vec<&str> = word.unwrap_or(&text).split_whitespace().collect();
     Ok(words.join(" "))
 }

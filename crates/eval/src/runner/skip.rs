@@ -24,16 +24,14 @@ pub fn skips(experiment: &Experiment) -> Vec<(String, String)> {
         Some((workload.name.clone(), why))
     });
     let record = std::cell::LazyCell::new(isotherm_linux::host::can_record);
-    let configurations = experiment
-        .configurations
-        .iter()
-        .filter_map(|configuration| {
-            let why = attaches(configuration)
-                .then(|| record.as_ref().err().cloned())
-                .flatten()
-                .or_else(|| settings::lacks(&configuration.all_settings()))?;
-            Some((configuration.name.clone(), why))
-        });
+    let configurations = experiment.configurations.iter();
+    let configurations = configurations.filter_map(|configuration| {
+        let why = attaches(configuration)
+            .then(|| record.as_ref().err().cloned())
+            .flatten()
+            .or_else(|| settings::lacks(&configuration.all_settings()))?;
+        Some((configuration.name.clone(), why))
+    });
     workloads.chain(configurations).collect()
 }
 
@@ -67,10 +65,8 @@ fn too_little_memory(
     let is_enough = available.saturating_sub(FLOOR_BYTES) >= wanted;
     let by = workload.memory.as_deref().unwrap_or_default();
     let hint = if by.contains('$') {
-        let names = experiment
-            .parameters
-            .keys()
-            .map(|name| format!("--set {name}=..."));
+        let names = experiment.parameters.keys();
+        let names = names.map(|name| format!("--set {name}=..."));
         format!("; less may do: {}", names.collect::<Vec<_>>().join(" "))
     } else {
         String::new()
@@ -85,7 +81,6 @@ fn too_little_memory(
     })
 }
 
-/// Whether the configuration's Isotherm watches processes.
 fn attaches(configuration: &RunConfiguration) -> bool {
     let arguments = configuration.isotherm.as_deref();
     configuration.tune.is_some()

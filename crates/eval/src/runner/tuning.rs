@@ -11,7 +11,6 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -30,7 +29,6 @@ const POLL: Duration = Duration::from_millis(250);
 /// Arguments of the `isotherm` that records a workload, without the file.
 const RECORD: &str = "record --pages {targets}";
 
-/// Recordings and tuning results.
 #[derive(Default)]
 pub(super) struct Tunings {
     recorded: Vec<RunEntry>,
@@ -40,7 +38,6 @@ pub(super) struct Tunings {
 }
 
 impl Tunings {
-    /// Returns the recordings and tuning results of a journal.
     pub(super) fn of(entries: &[Entry]) -> Self {
         let mut tunings = Self::default();
         for entry in entries {
@@ -53,10 +50,8 @@ impl Tunings {
         tunings
     }
 
-    /// Records and tunes a workload. Returns `false` if it was asked to stop. If it fails, the workload's runs fail.
-    ///
-    /// # Errors
-    /// Fails if the result cannot be written to the journal.
+    /// Records and tunes a workload; where that fails, its runs fail. Returns `false` if it was asked to stop. Fails if
+    /// the result cannot be written to the journal.
     pub(super) fn tune(
         &mut self,
         bench: &mut Bench<'_>,
@@ -71,9 +66,7 @@ impl Tunings {
                 on_event(RunEvent::Tuned(run, Ok(&entry)));
                 self.tuned.push(entry);
             }
-            Err(error) if error.is::<Stopped>() || bench.stop.load(Ordering::Relaxed) => {
-                return Ok(false);
-            }
+            Err(error) if bench.measuring.is_stop(&error) => return Ok(false),
             Err(error) => {
                 let why = format!("{error:#}");
                 on_event(RunEvent::Tuned(run, Err(&why)));
@@ -120,7 +113,8 @@ impl Tunings {
             ..run.configuration.clone()
         };
         // Neither the trace's path nor the objective changes a trace.
-        let fingerprint = fingerprint(bench.experiment, run.workload, &configuration);
+        let experiment = bench.measuring.spec.experiment;
+        let fingerprint = fingerprint(experiment, run.workload, &configuration);
         let trace = files.path("isotherm");
         let is_it = |known: &&RunEntry| {
             (&known.workload, &known.configuration) == (&run.workload.name, &run.configuration.name)
@@ -169,15 +163,10 @@ impl Tunings {
                 };
                 bench.run(&run, on_event)
             }
-            Err(error) => Some(RunEntry {
-                workload: run.workload.name.clone(),
-                configuration: run.configuration.name.clone(),
-                repeat: run.repeat,
-                fingerprint: run.fingerprint.clone(),
-                time_s: machine::now_s(),
-                outcome: RunResult::Failed(format!("{error:#}")),
-                monitor: None,
-            }),
+            Err(error) => {
+                let outcome = RunResult::Failed(format!("{error:#}"));
+                Some(run.entry(machine::now_s(), outcome, None))
+            }
         }
     }
 
@@ -231,7 +220,6 @@ fn arguments(
     Ok(arguments)
 }
 
-/// Searches for the setting, or continues the search.
 fn search(
     bench: &Bench<'_>,
     run: &PlannedRun<'_>,
@@ -247,7 +235,7 @@ fn search(
     let schemes = files.path("yaml");
     fs::remove_file(&schemes).ok();
     let folder = tempfile::tempdir().context("cannot make a folder for the search")?;
-    let mut command = Command::new(bench.measuring.isotherm);
+    let mut command = Command::new(bench.measuring.spec.isotherm);
     command.args(["tune", "--json", "--quiet"]).arg(&trace);
     if let Some(request) = &run.configuration.tune {
         command.args(request.options());
@@ -256,11 +244,8 @@ fn search(
             command.arg("-c").arg(path);
         }
     }
-    command
-        .arg("-o")
-        .arg(&schemes)
-        .arg("--resume")
-        .arg(&journal);
+    command.arg("-o").arg(&schemes);
+    command.arg("--resume").arg(&journal);
     // The child keeps the lock as long as it lives, even if this process is killed.
     command.stdin(Stdio::from(
         lock.try_clone().context("cannot share a lock")?,
@@ -304,7 +289,7 @@ struct Files(PathBuf);
 impl Files {
     fn of(bench: &Bench<'_>, run: &PlannedRun<'_>) -> anyhow::Result<Self> {
         // The path is absolute, since commands run in folders of their own.
-        let output = bench.measuring.output;
+        let output = bench.measuring.spec.output;
         let output = output
             .canonicalize()
             .with_context(|| format!("cannot find {}", output.display()))?;

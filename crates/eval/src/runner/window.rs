@@ -54,10 +54,8 @@ impl Window {
 
 impl WindowSpec<'_> {
     /// Measures a window, with an `isotherm` of these arguments beside it (in a shell, with `variables`). Returns
-    /// `None` if it was asked to stop.
-    ///
-    /// # Errors
-    /// Fails if the process has ended, if the progress command fails or its number does not grow, or if Isotherm fails.
+    /// `None` if it was asked to stop. Fails if the process has ended, if the progress command fails or its number does
+    /// not grow, or if Isotherm fails.
     pub fn measure(
         &self,
         arguments: Option<&str>,
@@ -121,10 +119,8 @@ impl WindowSpec<'_> {
         Group::spawn("isotherm", &line, self.folder, &variables)
     }
 
-    /// Reads in all memory that is in swap, so that the next window begins with it resident.
-    ///
-    /// # Errors
-    /// Fails if the process has ended, or if this user may not access its memory.
+    /// Reads in all memory that is in swap, so that the next window begins with it resident. Fails if the process has
+    /// ended, or if this user may not access its memory.
     pub fn give_back(&self) -> anyhow::Result<()> {
         Process::open(self.pid)?.swap_in(|_| true)?;
         Ok(())

@@ -85,10 +85,8 @@ struct Prediction {
 
 impl TunedEntry {
     /// Reads the output of `tune --json` for `run`'s workload, whose processes had `rss_kib` of memory during the
-    /// recording. `schemes` is the file that it wrote; it wrote none if it recommended nothing.
-    ///
-    /// # Errors
-    /// Fails if the output is no JSON of `tune`.
+    /// recording. `schemes` is the file that it wrote; it wrote none if it recommended nothing. Fails if the output is
+    /// no JSON of `tune`.
     pub fn read(
         run: &PlannedRun<'_>,
         json: &str,

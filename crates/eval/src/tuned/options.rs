@@ -211,18 +211,11 @@ mod tests {
             "scheme = \"4K max 0 0 5s max migrate_cold 1\"\nfar = \"8G\"\nmemory_bound = \"20%\"",
         );
         assert_eq!(far.fault(), None);
-        assert!(
-            far.options()
-                .join(" ")
-                .ends_with("--far 8G --memory-bound 20%")
-        );
+        let options = far.options().join(" ");
+        assert!(options.ends_with("--far 8G --memory-bound 20%"));
         for wrong in ["far = \"8G\"", "far = \"0\"\nmemory_bound = \"20%\""] {
-            assert!(
-                request(&format!("preset = \"prcl\"\n{wrong}"))
-                    .fault()
-                    .is_some(),
-                "{wrong}"
-            );
+            let request = request(&format!("preset = \"prcl\"\n{wrong}"));
+            assert!(request.fault().is_some(), "{wrong}");
         }
         assert_eq!(
             all.options().join(" "),

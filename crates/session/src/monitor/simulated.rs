@@ -141,7 +141,7 @@ impl Monitor for Simulated {
 
     fn status(&self, _cpu: CpuLedger) -> MonitorStatus {
         MonitorStatus {
-            cost: self.probe.cost(),
+            cost: self.probe.cost,
             nr_unknown: self.monitor.nr_unknown(),
             intervals: self.monitor.intervals(),
         }

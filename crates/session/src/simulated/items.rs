@@ -119,13 +119,12 @@ fn usage(simulation: &Simulation) -> Item {
             swap.insert(target.0, process.swapped());
         }
     }
-    let zones = machine.memory().zones();
     let free = machine.memory().free_pages() * PAGE_SIZE;
     Item::Usage(UsageSample {
         time: machine.now(),
         rss,
         swap,
-        system_total: zones.iter().map(|zone| zone.pages() * PAGE_SIZE).sum(),
+        system_total: machine.memory().pages() * PAGE_SIZE,
         system_free: free,
         system_available: free,
         ..UsageSample::default()

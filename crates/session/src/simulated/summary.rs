@@ -6,11 +6,10 @@ use std::io::Read;
 
 use anyhow::ensure;
 use indexmap::IndexMap;
-use isotherm_engine::{Nanos, PAGE_SIZE};
+use isotherm_engine::Nanos;
 use isotherm_policy::Refusal;
 use isotherm_record::{Item, Reader};
 use isotherm_sim::machine::Losses;
-use isotherm_sim::memory::SimZone;
 use isotherm_sim::simulation::{Event, Simulation};
 use isotherm_sim::statistics::Distribution;
 use serde::{Serialize, Serializer};
@@ -77,10 +76,7 @@ impl Summary {
         match event {
             Event::Second => {
                 self.seconds += 1;
-                let zones = machine.memory().zones();
-                let all: u64 = zones.iter().map(SimZone::pages).sum();
-                let used = all - machine.memory().free_pages();
-                self.used_byte_seconds += (used * PAGE_SIZE) as f64;
+                self.used_byte_seconds += machine.used() as f64;
                 self.processes
                     .resize(machine.processes().len(), Usage::default());
                 let processes = machine.processes().iter().zip(&mut self.processes);
@@ -118,21 +114,21 @@ impl Summary {
         let now = machine.now();
         let processes = machine.processes().iter().zip(&self.processes);
         let processes = processes.map(|(process, usage)| {
-            let ended = process.ended().unwrap_or(now);
-            let seconds = ended.since(process.started()).as_secs_f64();
+            let ended = process.ended.unwrap_or(now);
+            let seconds = ended.since(process.started).as_secs_f64();
             let work = process.work().as_secs_f64();
-            let losses = process.losses();
+            let losses = process.losses;
             ProcessReport {
                 name: process.name().to_owned(),
                 seconds,
                 work_seconds: work,
-                was_killed: process.was_killed(),
+                was_killed: process.was_killed,
                 slowdown_percent: 100.0 * ((seconds - losses.first_faults) / work.max(1e-9) - 1.0),
                 lost_seconds: losses,
                 rss_mean_bytes: usage.rss_mean(),
                 rss_max_bytes: usage.rss_max,
                 swapped_mean_bytes: usage.swapped_mean(),
-                major_faults: process.major_faults(),
+                major_faults: process.major_faults,
                 huge_bytes: process.huge(),
             }
         });

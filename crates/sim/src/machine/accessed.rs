@@ -22,14 +22,12 @@ const TICK: u64 = 100_000;
 /// Value of [`Area::clear_since`] for a bit that is set.
 const SET: u32 = u32::MAX;
 
-/// A bit for each page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PageBits {
     words: Vec<u64>,
 }
 
 impl PageBits {
-    /// Grows to a bit for each of `pages`; new bits are clear.
     pub(super) fn grow(&mut self, pages: usize) {
         self.words.resize(pages.div_ceil(64), 0);
     }
@@ -129,7 +127,6 @@ impl SimMachine {
         }
     }
 
-    /// Clears the bit of a page in memory.
     pub(crate) fn clear(&mut self, page: Page) {
         let first = self.unit(page).start;
         let at = self.area_at(first);
@@ -167,16 +164,14 @@ impl SimMachine {
     /// Returns counters of changes. While they are equal, the bits of frames' pages in mappings that are never accessed
     /// stay clear.
     pub(super) fn bit_changes(&self) -> (u64, u64) {
-        (self.memory.changes(), self.touches)
+        (self.memory.changes, self.touches)
     }
 
-    /// Sets the bit of a page in memory.
     pub(super) fn set_accessed(&mut self, page: Page) {
         let first = self.unit(page).start;
         self.set_run_accessed(first..first + 1);
     }
 
-    /// Sets the bits of small pages of one mapping, in memory.
     pub(super) fn set_run_accessed(&mut self, pages: Range<Page>) {
         self.touches += 1;
         let at = self.area_at(pages.start);
@@ -221,7 +216,6 @@ impl SimMachine {
     }
 }
 
-/// Progress of the process of a mapping.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     work: Nanos,

@@ -192,10 +192,8 @@ impl SimActuator<'_> {
             }
             Action::Willneed => {
                 outcome.took = outcome.took + self.machine.spec.costs.refault_zram;
-                self.machine
-                    .bring_back(page)
-                    .map(|_| ())
-                    .ok_or(Refusal::NoRoom)
+                let frame = self.machine.bring_back(page);
+                frame.map(|_| ()).ok_or(Refusal::NoRoom)
             }
             Action::MigrateHot | Action::MigrateCold => {
                 self.migrate(operation, page, pages, outcome)
@@ -355,7 +353,6 @@ impl SimActuator<'_> {
         }
     }
 
-    /// Makes a huge page of the block that `pages` lie in.
     fn collapse_block(
         &mut self,
         is_meant: Option<bool>,

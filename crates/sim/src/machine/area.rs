@@ -61,7 +61,6 @@ impl AreaSpec {
     }
 }
 
-/// A mapping of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Area {
     pub(super) spec: AreaSpec,

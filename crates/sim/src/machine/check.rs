@@ -38,7 +38,7 @@ impl SimMachine {
             SwapKind::Disk { .. } => 0,
         };
         let zones = self.memory.zones();
-        let frames = zones.iter().flat_map(|zone| zone.start()..zone.end());
+        let frames = zones.iter().flat_map(|zone| zone.start..zone.end());
         let kernel = frames.filter(|frame| self.memory.owner(*frame) == Owner::Kernel);
         let kernel = kernel.count() as u64;
         if (swap.pool_pages(), kernel) != (wanted, wanted) {
@@ -52,10 +52,8 @@ impl SimMachine {
 
     fn check_processes(&self) -> Result<(), String> {
         for (index, process) in self.processes.iter().enumerate() {
-            let pages = process
-                .areas()
-                .iter()
-                .flat_map(|area| self.areas[*area].pages.clone());
+            let areas = process.areas().iter();
+            let pages = areas.flat_map(|area| self.areas[*area].pages.clone());
             let of = |wanted: Place| {
                 let pages = pages.clone();
                 pages

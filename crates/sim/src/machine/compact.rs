@@ -28,7 +28,6 @@ pub enum Defrag {
 /// `COMPACT_MAX_DEFER_SHIFT`.
 const DEFER_SHIFT_MAX: u32 = 6;
 
-/// Deferral of direct compaction in a zone after it failed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Deferral {
     shift: u32,
@@ -54,7 +53,6 @@ impl Deferral {
     }
 }
 
-/// The scanners of all zones and their users.
 #[derive(Clone, Debug)]
 pub(super) struct Compaction {
     scanners: Vec<Scanners>,
@@ -81,7 +79,6 @@ impl Compaction {
 }
 
 impl SimMachine {
-    /// Runs the compaction threads until `to`.
     pub(super) fn run_kcompactd(&mut self, to: Nanos) {
         let Compaction {
             threads, scanners, ..

@@ -54,7 +54,6 @@ impl SimMachine {
         self.at_fault().any(|kind| kind == FaultKind::SwapFull)
     }
 
-    /// Draws whether this migration fails.
     pub(super) fn fails_to_migrate(&mut self) -> bool {
         self.happens(|kind| match kind {
             FaultKind::Migration(share) => Some(share),
@@ -76,7 +75,6 @@ impl SimMachine {
         share > 0.0 && self.draw() < share
     }
 
-    /// Returns the processes that must end now.
     pub(super) fn to_end(&self) -> Vec<usize> {
         let exits = self.at_fault().filter_map(|kind| match kind {
             FaultKind::Exit(process) => Some(process as usize),

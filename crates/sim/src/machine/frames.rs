@@ -16,7 +16,6 @@ use super::area::Use;
 use super::scatter::PIECE;
 use crate::memory::{Owner, Page, Pfn};
 
-/// Consecutive pages in consecutive frames.
 #[derive(Clone, Copy, Debug)]
 struct Frames {
     frame: Pfn,
@@ -25,7 +24,6 @@ struct Frames {
 }
 
 impl Frames {
-    /// Removes up to `count` pages from the start, and returns them.
     fn split_off(&mut self, count: u64) -> Self {
         let count = count.min(self.count);
         let taken = Self { count, ..*self };
@@ -35,7 +33,6 @@ impl Frames {
         taken
     }
 
-    /// Returns `count` of the pages, from the one at `first` on.
     fn part(self, first: u32, count: u32) -> Self {
         Self {
             frame: self.frame + u64::from(first),
@@ -106,7 +103,6 @@ impl SimActuator<'_> {
         }
     }
 
-    /// Moves pages to another node until it has no free frame.
     fn migrate_run(&mut self, mut run: Frames, to: u32, outcome: &mut Outcome) {
         let cost = self.machine.spec.costs.migrate_page;
         let from = self.machine.node_of(run.frame);
@@ -171,7 +167,6 @@ impl super::SimMachine {
         u64::from(end - page)
     }
 
-    /// Returns the accessed bits of up to 64 small pages, and leaves the bits as they are.
     fn are_accessed(&mut self, first: Page, pages: u64) -> u64 {
         let is_set = |i: &u32| pages >> i & 1 == 1;
         let found = (0..64).filter(is_set);
@@ -181,7 +176,6 @@ impl super::SimMachine {
     }
 }
 
-/// Returns a mask of the lowest `count` bits, from 1 to 64.
 const fn mask(count: u32) -> u64 {
     u64::MAX >> (64 - count)
 }

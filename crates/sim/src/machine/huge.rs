@@ -34,7 +34,7 @@ impl SimMachine {
         area.pages.start <= first
             && first + BLOCK <= area.pages.end
             && area.spec.purpose == Use::Anon
-            && !self.processes[area.process].refuses_huge
+            && !self.processes[area.process].spec.refuses_huge
     }
 
     /// Returns the advice about a block's huge pages: the last of a scheme, or else the program's.
@@ -43,7 +43,6 @@ impl SimMachine {
         advised.or(self.areas[self.area_at(first)].spec.huge)
     }
 
-    /// Notes a scheme's advice about the block of a page.
     pub(super) fn advise(&mut self, page: Page, huge: bool) {
         self.advised[(page / BLOCK) as usize] = Some(huge);
     }
@@ -147,14 +146,12 @@ impl SimMachine {
         self.spec.costs.split
     }
 
-    /// Returns the number of a block's pages in memory that the program has never filled.
     pub(super) fn unused_in_memory(&self, first: Page) -> u64 {
         let pages = block_at(first);
         let is_there = |page: &Page| self.place[*page as usize] == Place::Memory;
         self.unused_of(pages.filter(is_there))
     }
 
-    /// Returns the number of pages that the program has never filled.
     pub(super) fn unused_of(&self, pages: impl Iterator<Item = Page>) -> u64 {
         pages.filter(|page| !self.filled.get(*page)).count() as u64
     }
@@ -169,17 +166,14 @@ impl SimMachine {
         }
     }
 
-    /// Whether a page is of anonymous memory.
     pub(super) fn is_anonymous(&self, page: Page) -> bool {
         self.use_of(page) == Use::Anon
     }
 
-    /// Returns the use of the mapping that a page is of.
     pub(super) fn use_of(&self, page: Page) -> Use {
         self.areas[self.area_at(page)].spec.purpose
     }
 
-    /// Runs one round of khugepaged.
     pub(super) fn khugepaged(&mut self) {
         self.khugepaged_due = self.now + SCAN_PERIOD;
         if self.spec.thp == ThpMode::Never || self.huge.is_empty() {

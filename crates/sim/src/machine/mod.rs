@@ -145,15 +145,12 @@ impl Default for MachineSpec {
     }
 }
 
-/// Place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Place {
     /// Never used, or given back.
     Nowhere,
-    /// In a frame.
     Memory,
-    /// In swap.
     Swap,
     /// In its file only.
     File,
@@ -198,7 +195,6 @@ pub struct SimMachine {
     pub(crate) now: Nanos,
     /// Mappings, in the order of their pages.
     areas: Vec<Area>,
-    /// End of each mapping's pages.
     area_ends: Vec<Page>,
     processes: Vec<SimProcess>,
     place: Vec<Place>,
@@ -230,8 +226,8 @@ pub struct SimMachine {
     next_collapse: usize,
     khugepaged_due: Nanos,
     speeds_due: Nanos,
-    /// Factor by which processes are slower because CPUs are short.
-    contention: f64,
+    /// Factor by which processes are slower because CPUs are short; 1 if they are not.
+    pub(crate) contention: f64,
     busy_before: Nanos,
     /// CPU time of actions that processes have lost directly.
     acting_beside: Nanos,
@@ -245,7 +241,6 @@ pub struct SimMachine {
     random: Pcg64Mcg,
 }
 
-/// Pages of a block.
 const BLOCK: Page = BLOCK_PAGES as Page;
 /// Up to this number of mappings, counting them is faster than a search.
 const FEW_AREAS: usize = 16;
@@ -308,11 +303,12 @@ impl SimMachine {
     }
 
     /// Starts a process. Its target number is its index among all processes.
-    pub fn start(&mut self, spec: SimProcessSpec) -> TargetId {
+    pub fn start(&mut self, mut spec: SimProcessSpec) -> TargetId {
         let index = self.processes.len();
         let id = TargetId(index as u32);
-        let mut process = SimProcess::new(&spec, self.now);
-        for area in spec.areas {
+        let areas = std::mem::take(&mut spec.areas);
+        let mut process = SimProcess::new(spec, self.now);
+        for area in areas {
             let pages = self.add_pages(area.range);
             process.add(self.areas.len(), &area, pages.clone());
             self.area_ends.push(pages.end);
@@ -332,7 +328,7 @@ impl SimMachine {
         process.finish_layout(&self.areas);
         self.processes.push(process);
         self.speeds_due = self.now;
-        if spec.has_run {
+        if self.processes[index].spec.has_run {
             for pages in self.processes[index].take_first_fills() {
                 self.fill(index, pages);
             }
@@ -385,13 +381,7 @@ impl SimMachine {
 
     /// Returns the memory that is not free, in bytes: of processes, files and the pool of zram.
     pub fn used(&self) -> u64 {
-        let all: u64 = self
-            .memory
-            .zones()
-            .iter()
-            .map(crate::memory::SimZone::pages)
-            .sum();
-        (all - self.memory.free_pages()) * PAGE_SIZE
+        (self.memory.pages() - self.memory.free_pages()) * PAGE_SIZE
     }
 
     /// Returns the swap, if there is any.
@@ -410,7 +400,6 @@ impl SimMachine {
         Distribution::of(us.collect())
     }
 
-    /// Returns the frame at a physical address.
     fn frame_at(&self, address: u64) -> Pfn {
         let frame = address / PAGE_SIZE;
         match self.scatter.get((frame / scatter::PIECE) as usize) {
@@ -451,13 +440,11 @@ impl SimMachine {
         self.area_ends.partition_point(|end| *end <= page)
     }
 
-    /// Returns whether there is a process of this number, and it has not ended.
     fn is_running(&self, process: usize) -> bool {
         let process = self.processes.get(process);
         process.is_some_and(SimProcess::is_running)
     }
 
-    /// Returns the page of a process at an address, if it maps that.
     fn page_at(&self, target: TargetId, address: u64) -> Option<Page> {
         let areas = self.processes.get(target.0 as usize)?.areas();
         let at = areas.partition_point(|area| self.areas[*area].spec.range.end <= address);
@@ -478,7 +465,6 @@ impl SimMachine {
             .flatten()
     }
 
-    /// Returns the page that has a frame.
     fn page_of(&self, frame: Pfn) -> Option<Page> {
         match self.memory.owner(frame) {
             Owner::Page(page) => Some(page),
@@ -499,7 +485,6 @@ impl SimMachine {
         }
     }
 
-    /// Frees a page's place in swap.
     fn release_swap(&mut self) {
         if let Some(swap) = &mut self.swap {
             swap.release(&mut self.memory);
@@ -510,7 +495,6 @@ impl SimMachine {
         draw(&mut self.random)
     }
 
-    /// Sets a page's place and updates the counters of its process.
     fn set_place(&mut self, page: Page, place: Place) {
         let was = self.place[page as usize];
         self.set_places(page..page + 1, was, place);
@@ -524,12 +508,10 @@ impl SimMachine {
     }
 }
 
-/// Returns the first page of the block of `page`.
 fn block_start(page: Page) -> Page {
     page / BLOCK * BLOCK
 }
 
-/// Returns the pages of the block from `first` on.
 fn block_at(first: Page) -> std::ops::Range<Page> {
     first..first + BLOCK
 }

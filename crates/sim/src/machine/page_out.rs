@@ -42,7 +42,7 @@ impl SimActuator<'_> {
         let area = &self.machine.areas[self.machine.area_at(first)];
         let process = &self.machine.processes[area.process];
         let is_one = first.is_multiple_of(BLOCK) && first + BLOCK <= area.pages.end;
-        if !is_one || area.spec.purpose != Use::Anon || process.refuses_huge {
+        if !is_one || area.spec.purpose != Use::Anon || process.spec.refuses_huge {
             return false;
         }
         let pages = block_at(first);
@@ -70,7 +70,6 @@ impl SimActuator<'_> {
         true
     }
 
-    /// Pages out a page, or all of a huge one.
     pub(super) fn page_out(
         &mut self,
         unit: std::ops::Range<Page>,
@@ -121,13 +120,11 @@ impl SimActuator<'_> {
 }
 
 impl SimMachine {
-    /// Whether swap is compressed memory.
     fn is_zram(&self) -> bool {
         let kind = self.swap.as_ref().map(super::Swap::kind);
         matches!(kind, Some(super::SwapKind::Zram { .. }))
     }
 
-    /// Returns the CPUs that a process keeps busy now if nothing disturbs it.
     pub(crate) fn cpus_of(&self, process: usize) -> f64 {
         let process = &self.processes[process];
         if process.is_running() {
@@ -137,23 +134,15 @@ impl SimMachine {
         }
     }
 
-    /// Returns the CPUs that programs outside the simulation keep busy now.
     pub(super) fn cpus_of_others(&self) -> f64 {
         super::process::at(&self.spec.others, self.now).unwrap_or(0.0)
     }
 
-    /// Returns the number of idle CPUs.
     pub(crate) fn idle_cpus(&self) -> f64 {
         let used: f64 = (0..self.processes.len()).map(|p| self.cpus_of(p)).sum();
         (f64::from(self.spec.cpus) - used - self.cpus_of_others()).max(0.0)
     }
 
-    /// Returns the factor by which processes are slower because CPUs are short; 1 if they are not.
-    pub(crate) fn contention(&self) -> f64 {
-        self.contention
-    }
-
-    /// Returns the CPU time used so far, in seconds.
     pub(crate) fn cpu_used(&self) -> f64 {
         let processes = self.processes.iter().map(|p| p.cpu().as_secs_f64());
         let kernel = self.background_cpu().as_secs_f64();

@@ -111,7 +111,6 @@ impl Pattern {
         Self::Phases(vec![(Nanos(0), rates)])
     }
 
-    /// Whether any page is ever accessed.
     pub(crate) fn is_ever_accessed(&self) -> bool {
         match self {
             Self::Phases(phases) => !phases.iter().all(|(_, rates)| rates.are_none()),
@@ -429,7 +428,6 @@ impl Trace {
             && (self.first_in(page, last, span.from)).is_some_and(|at| at <= span.to)
     }
 
-    /// Returns the first access to `page` after `from`.
     fn next(&self, page: u32, from: Nanos) -> Option<Nanos> {
         let first = self.ends.partition_point(|end| *end <= from);
         let bits = self.bits(page);
@@ -504,11 +502,8 @@ mod tests {
         ]);
         let half = pattern.next(0, at(3), 0.5).expect("it comes");
         assert!((half.as_secs_f64() - 10.0 - 2.0_f64.ln()).abs() < 1e-6);
-        assert_eq!(
-            pattern.next(0, at(3), 1.0 - 1e-9),
-            None,
-            "its phase is over first"
-        );
+        let next = pattern.next(0, at(3), 1.0 - 1e-9);
+        assert_eq!(next, None, "its phase is over first");
         assert_eq!(pattern.next(0, at(20), 0.1), None);
     }
 

@@ -24,7 +24,8 @@ pub struct ProbeState {
     frames: Vec<(u32, Page)>,
     /// Changes of the machine at which `is_owned` and `frames` were valid.
     changes: (u64, u64),
-    cost: Cost,
+    /// Cost of monitoring so far.
+    pub cost: Cost,
     is_physical: bool,
     /// Blocks whose tables were read before.
     met: BTreeSet<(TargetId, u64)>,
@@ -40,11 +41,6 @@ impl ProbeState {
             is_physical,
             ..Self::default()
         }
-    }
-
-    /// Returns the cost of monitoring so far.
-    pub fn cost(&self) -> Cost {
-        self.cost
     }
 }
 
@@ -99,7 +95,6 @@ impl SimProbe<'_> {
         }
     }
 
-    /// Reads the pages of the block at `facts.address` into `facts`.
     fn look_at_block(&mut self, target: TargetId, facts: &mut BlockFacts) {
         let machine = &mut *self.machine;
         let block = AddressRange::new(facts.address, facts.address + BLOCK_SIZE);
@@ -139,10 +134,7 @@ impl SimProbe<'_> {
         let page = self.machine.page_at(sample.target, sample.address);
         page.ok_or(Gap::Unmapped)
     }
-}
 
-/// Monitoring of physical addresses.
-impl SimProbe<'_> {
     /// Finds the pages that own the samples' frames, for all samples at once. Each lookup is a cache miss, and the
     /// processor overlaps several misses only if no step depends on one of them.
     fn find_frames(&mut self) {
@@ -256,7 +248,6 @@ impl AccessProbe for SimProbe<'_> {
 }
 
 impl SimProbe<'_> {
-    /// Charges the time that the monitor takes to judge a block.
     fn judge(&mut self, target: TargetId, facts: &BlockFacts) {
         let costs = self.machine.spec().costs;
         let is_new = self.state.met.insert((target, facts.address));

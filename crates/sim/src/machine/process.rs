@@ -100,15 +100,14 @@ impl Losses {
 /// A simulated process.
 #[derive(Clone, Debug, Default)]
 pub struct SimProcess {
-    name: String,
-    pub(super) threads: u32,
-    cpus: Vec<(Nanos, f64)>,
-    pub(super) refuses_huge: bool,
-    pub(super) memory_bound: f64,
-    pub(super) accesses_per_s: Option<f64>,
-    started: Nanos,
-    pub(super) ended: Option<Nanos>,
-    was_killed: bool,
+    /// As it was started, without its mappings, and with at least one thread.
+    pub(super) spec: SimProcessSpec,
+    /// Time at which it started.
+    pub started: Nanos,
+    /// Time at which it ended, if it has.
+    pub ended: Option<Nanos>,
+    /// Whether it was killed because there was no memory.
+    pub was_killed: bool,
     /// Indices of the machine's areas, in address order.
     areas: Vec<usize>,
     /// Work done, in nanoseconds.
@@ -129,9 +128,10 @@ pub struct SimProcess {
     /// Pending releases: moment of the work, pages and their share.
     pub(super) returnings: VecDeque<(Nanos, Range<Page>, f64)>,
     pub(super) cpu: f64,
-    pub(super) losses: Losses,
-    pub(super) major_faults: u64,
-    pub(super) minor_faults: u64,
+    /// Losses so far.
+    pub losses: Losses,
+    /// Number of faults that read a page back.
+    pub major_faults: u64,
     pub(super) huge_blocks: u64,
     in_memory: u64,
     in_swap: u64,
@@ -139,16 +139,12 @@ pub struct SimProcess {
 }
 
 impl SimProcess {
-    pub(super) fn new(spec: &SimProcessSpec, now: Nanos) -> Self {
+    pub(super) fn new(mut spec: SimProcessSpec, now: Nanos) -> Self {
+        spec.threads = spec.threads.max(1);
         Self {
-            name: spec.name.clone(),
-            threads: spec.threads.max(1),
-            cpus: spec.cpus.clone(),
-            refuses_huge: spec.refuses_huge,
-            memory_bound: spec.memory_bound,
-            accesses_per_s: spec.accesses_per_s,
             started: now,
             work_end: spec.work.map_or(f64::INFINITY, |work| work.0 as f64),
+            spec,
             ..Self::default()
         }
     }
@@ -229,26 +225,11 @@ impl SimProcess {
 
     /// Returns its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.spec.name
     }
 
     pub(super) fn areas(&self) -> &[usize] {
         &self.areas
-    }
-
-    /// Returns the time at which it started.
-    pub fn started(&self) -> Nanos {
-        self.started
-    }
-
-    /// Returns the time at which it ended, if it has.
-    pub fn ended(&self) -> Option<Nanos> {
-        self.ended
-    }
-
-    /// Whether it was killed because there was no memory.
-    pub fn was_killed(&self) -> bool {
-        self.was_killed
     }
 
     /// Whether it still runs.
@@ -272,21 +253,6 @@ impl SimProcess {
     /// Returns the CPU time used so far.
     pub fn cpu(&self) -> Nanos {
         Nanos(self.cpu as u64)
-    }
-
-    /// Returns the losses so far.
-    pub fn losses(&self) -> Losses {
-        self.losses
-    }
-
-    /// Returns the number of faults that read a page back.
-    pub fn major_faults(&self) -> u64 {
-        self.major_faults
-    }
-
-    /// Returns the number of first faults.
-    pub fn minor_faults(&self) -> u64 {
-        self.minor_faults
     }
 
     /// Returns the bytes in memory.
@@ -318,32 +284,26 @@ impl SimProcess {
         of(is, pages as i64);
     }
 
-    /// Counts first faults of `count` pages, and waits `cost` for each.
     pub(super) fn fault(&mut self, count: u64, cost: Nanos) {
-        self.minor_faults += count;
         let all = Nanos(cost.0 * count);
         self.wait(all, |losses: &mut Losses| &mut losses.first_faults);
     }
 
-    /// Returns the CPUs that it keeps busy at this point of its work.
     pub(super) fn cpus(&self) -> f64 {
-        at(&self.cpus, self.work()).unwrap_or_else(|| f64::from(self.threads))
+        at(&self.spec.cpus, self.work()).unwrap_or_else(|| f64::from(self.spec.threads))
     }
 
-    /// Removes and returns the fills at the start of its work.
     pub(super) fn take_first_fills(&mut self) -> Vec<Range<Page>> {
         let nr = self.fills.partition_point(|(at, _)| *at == Nanos(0));
         self.fills.drain(..nr).map(|(_, pages)| pages).collect()
     }
 
-    /// Resets losses and minor faults: they happened before the simulation began.
+    /// Resets losses: they happened before the simulation began.
     pub(super) fn forget_losses(&mut self) {
         self.debt = 0.0;
         self.losses = Losses::default();
-        self.minor_faults = 0;
     }
 
-    /// Delays the whole process by `time`.
     pub(super) fn lose(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
         self.debt += time.0 as f64;
         *of(&mut self.losses) += time.0 as f64 / 1e9;
@@ -351,7 +311,7 @@ impl SimProcess {
 
     /// Delays one of its threads by `time`: the process loses `time` divided by its threads.
     pub(super) fn wait(&mut self, time: Nanos, of: impl FnOnce(&mut Losses) -> &mut f64) {
-        let lost = time.0 as f64 / f64::from(self.threads);
+        let lost = time.0 as f64 / f64::from(self.spec.threads);
         self.debt += lost;
         *of(&mut self.losses) += lost / 1e9;
     }

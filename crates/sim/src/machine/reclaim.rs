@@ -12,7 +12,6 @@ use isotherm_engine::Nanos;
 
 use super::SimMachine;
 
-/// Urgency of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// No allocation waits for it.
@@ -26,7 +25,6 @@ const BATCH: u64 = 1 << 15;
 /// Number of rounds without any success after which kswapd leaves a node alone (the kernel's MAX_RECLAIM_RETRIES),
 /// until memory is freed otherwise.
 const FAILURES_MAX: u32 = 16;
-/// Number of pages that direct reclaim frees.
 const DIRECT_PAGES: u64 = 64;
 
 impl SimMachine {
@@ -51,17 +49,15 @@ impl SimMachine {
     /// Returns the pages that a node lacks until one of its zones is above its high watermark.
     fn shortage(&self, node: usize) -> u64 {
         let lacking = |zone: usize| {
-            let free = self.memory.zones()[zone].free_pages();
+            let free = self.memory.zones()[zone].free_pages;
             self.marks[zone].high.saturating_sub(free)
         };
         self.zones_of(node).map(lacking).min().unwrap_or(0)
     }
 
     pub(super) fn reclaim(&mut self, node: usize, urgency: Urgency) {
-        let has_swap = self
-            .swap
-            .as_ref()
-            .is_some_and(|s| s.stored() < s.capacity());
+        let swap = self.swap.as_ref();
+        let has_swap = swap.is_some_and(|s| s.stored() < s.capacity());
         let (took, got) = if has_swap && !self.is_swap_full() {
             self.reclaim_any(node, urgency)
         } else {

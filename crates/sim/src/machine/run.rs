@@ -12,7 +12,6 @@ use crate::memory::{BLOCK_PAGES, Page, Pfn};
 /// Time within which processes and the kernel's threads have no effect on each other.
 const QUANTUM: Nanos = Nanos::from_millis(10);
 
-/// Next event of a process.
 enum Next {
     Work,
     Return(Page),
@@ -45,7 +44,6 @@ impl SimMachine {
         }
     }
 
-    /// Runs a process for `length`.
     fn work(&mut self, index: usize, length: Nanos) {
         let mut left = length.0 as f64;
         loop {
@@ -119,7 +117,6 @@ impl SimMachine {
         process.wait(cost, |losses: &mut Losses| &mut losses.refaults);
     }
 
-    /// Returns the time that the fault of a page takes that is not in memory.
     fn refault_cost(&self, place: Place) -> Nanos {
         let costs = &self.spec.costs;
         match (place, self.swap.as_ref().map(super::Swap::kind)) {
@@ -142,7 +139,6 @@ impl SimMachine {
         Some(frame)
     }
 
-    /// Fills a program's pages for the first time.
     pub(super) fn fill(&mut self, index: usize, pages: std::ops::Range<Page>) {
         let first = block_start(pages.start);
         self.has_table[(first / BLOCK) as usize] = true;
@@ -188,7 +184,6 @@ impl SimMachine {
         }
     }
 
-    /// Drops a page's content, from memory or from swap.
     pub(super) fn drop_page(&mut self, page: Page) {
         match self.place[page as usize] {
             Place::Memory => {
@@ -243,7 +238,6 @@ impl SimMachine {
         true
     }
 
-    /// Ends a process and frees its memory.
     pub(super) fn end_process(&mut self, index: usize, was_killed: bool) {
         let areas = self.processes[index].areas().to_vec();
         for area in areas {

@@ -18,7 +18,7 @@ pub(super) fn pieces(memory: &Memory, random: &mut Pcg64Mcg) -> Vec<u32> {
     let end = zones.iter().map(SimZone::end).max().unwrap_or(0);
     let mut pieces: Vec<u32> = (0..(end / PIECE) as u32).collect();
     for zone in zones {
-        let of_zone = &mut pieces[(zone.start() / PIECE) as usize..(zone.end() / PIECE) as usize];
+        let of_zone = &mut pieces[(zone.start / PIECE) as usize..(zone.end() / PIECE) as usize];
         for last in (1..of_zone.len()).rev() {
             of_zone.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
         }

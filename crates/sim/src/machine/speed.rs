@@ -25,7 +25,6 @@ const PERIOD: Nanos = Nanos::from_millis(1_000);
 const PAGES_PER_PERIOD: u64 = 4 << 20;
 /// Number of classes of rates, each a quarter of an octave wide.
 const CLASSES: usize = 256;
-/// Bytes that an access moves.
 const LINE_BYTES: f64 = 64.0;
 /// Number of rounds in which waits and the demand on nodes converge.
 const ROUNDS: usize = 40;
@@ -92,7 +91,6 @@ pub fn miss_share(pages: impl IntoIterator<Item = (f64, f64)>, entries: u32) -> 
 }
 
 impl SimMachine {
-    /// Computes the speeds of all processes.
     pub(super) fn refresh_speeds(&mut self) {
         let periods = self.pages_to_weigh().div_ceil(PAGES_PER_PERIOD).max(1);
         let period = Nanos(PERIOD.0 * periods);
@@ -110,7 +108,7 @@ impl SimMachine {
     fn pages_to_weigh(&self) -> u64 {
         let mut pages = 0;
         for (index, process) in self.processes.iter().enumerate() {
-            let needs_translations = process.accesses_per_s.is_some();
+            let needs_translations = process.spec.accesses_per_s.is_some();
             if !process.is_running() || !(needs_translations || self.needs_tiers(index)) {
                 continue;
             }
@@ -140,7 +138,7 @@ impl SimMachine {
 
     fn refresh_speed(&mut self, index: usize) {
         let process = &self.processes[index];
-        let (areas, accesses) = (process.areas().to_vec(), process.accesses_per_s);
+        let (areas, accesses) = (process.areas().to_vec(), process.spec.accesses_per_s);
         let mut shares = vec![0.0; self.spec.nodes.len()];
         if self.needs_tiers(index) {
             for area in &areas {
@@ -177,7 +175,7 @@ impl SimMachine {
         let process = &self.processes[index];
         let nodes = &self.spec.nodes;
         let has_tiers = nodes.len() > 1 || nodes.iter().any(|node| node.bandwidth.is_some());
-        has_tiers && (process.memory_bound > 0.0 || process.accesses_per_s.is_some())
+        has_tiers && (process.spec.memory_bound > 0.0 || process.spec.accesses_per_s.is_some())
     }
 
     /// Computes how much longer each process waits for memory than if all of it were near and idle. This follows from
@@ -185,11 +183,7 @@ impl SimMachine {
     /// does.
     fn find_waits(&mut self) {
         let near = self.spec.nodes[0].latency.as_secs_f64();
-        let latencies = self
-            .spec
-            .nodes
-            .iter()
-            .map(|node| node.latency.as_secs_f64() / near);
+        let latencies = { self.spec.nodes.iter() }.map(|node| node.latency.as_secs_f64() / near);
         let latencies: Vec<f64> = latencies.collect();
         let mut stretch = vec![1.0_f64; latencies.len()];
         for _ in 0..ROUNDS {
@@ -201,12 +195,12 @@ impl SimMachine {
                     .sum();
                 let knows = process.shares.iter().any(|share| *share > 0.0);
                 process.slow_tiers = if knows {
-                    process.memory_bound * (wait - 1.0)
+                    process.spec.memory_bound * (wait - 1.0)
                 } else {
                     0.0
                 };
                 let slow = (1.0 + process.slow_tiers + process.slow_translations).max(0.05);
-                let lines = process.accesses_per_s.unwrap_or(0.0) / (slow * self.contention);
+                let lines = process.spec.accesses_per_s.unwrap_or(0.0) / (slow * self.contention);
                 for (asked, share) in asked.iter_mut().zip(&process.shares) {
                     *asked += lines * LINE_BYTES * share;
                 }

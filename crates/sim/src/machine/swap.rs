@@ -86,7 +86,6 @@ impl Swap {
         true
     }
 
-    /// Frees the space of a page.
     pub(crate) fn release(&mut self, memory: &mut Memory) {
         self.stored -= 1;
         while self.pool_pages() > self.pool_wanted() {

@@ -83,13 +83,11 @@ pub struct NodeSize {
 #[derive(Clone, Debug)]
 pub struct Memory {
     zones: Vec<SimZone>,
-    /// The node of each zone.
     nodes: Vec<u32>,
     owners: RunTable,
-    /// The frame of each page.
     frames: RunTable,
-    /// Counts changes of owners.
-    changes: u64,
+    /// A counter that stays the same as long as every frame keeps its owner.
+    pub(crate) changes: u64,
 }
 
 impl Memory {
@@ -142,14 +140,14 @@ impl Memory {
     /// A node's frames.
     pub fn frames_of(&self, node: u32) -> Range<Pfn> {
         let mut zones = self.zones_of(node).map(|zone| &self.zones[zone]);
-        let first = zones.next().map_or(0..0, |zone| zone.start()..zone.end());
+        let first = zones.next().map_or(0..0, |zone| zone.start..zone.end());
         first.start..zones.last().map_or(first.end, SimZone::end)
     }
 
     /// Free pages of a node.
     pub fn free_on(&self, node: u32) -> u64 {
         let zones = self.zones_of(node);
-        zones.map(|zone| self.zones[zone].free_pages()).sum()
+        zones.map(|zone| self.zones[zone].free_pages).sum()
     }
 
     /// The owner of a frame.
@@ -171,20 +169,20 @@ impl Memory {
         (owner, count as u64)
     }
 
-    /// A counter that stays the same as long as every frame keeps its owner.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
-    }
-
     /// The frame of a page; `None` if the page is not in memory.
     pub fn frame_of(&self, page: Page) -> Option<Pfn> {
         let frame = self.frames.get(page as usize);
         (frame != NOWHERE).then_some(u64::from(frame))
     }
 
+    /// Pages of all zones.
+    pub fn pages(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.pages).sum()
+    }
+
     /// Free pages of all zones.
     pub fn free_pages(&self) -> u64 {
-        self.zones.iter().map(SimZone::free_pages).sum()
+        self.zones.iter().map(|zone| zone.free_pages).sum()
     }
 
     /// Adds `count` pages to the table, none of which is in memory yet.
@@ -200,7 +198,7 @@ impl Memory {
 
     /// Allocates a block of `2^order` frames of `zone` for the kernel; `None` if there is none.
     pub fn allocate_kernel(&mut self, zone: usize, order: u8) -> Option<Pfn> {
-        if self.zones[zone].name() == MOVABLE_ZONE {
+        if self.zones[zone].name == MOVABLE_ZONE {
             return None;
         }
         let frame = self.zones[zone].allocate(order, Kind::Unmovable)?;
@@ -341,7 +339,6 @@ impl Memory {
         self.own(frame, order, Run::Same(ISOLATED));
     }
 
-    /// Returns an isolated frame to the free lists.
     pub(crate) fn release_isolated(&mut self, frame: Pfn) {
         debug_assert_eq!(self.owner(frame), Owner::Isolated);
         self.owners.set(frame as usize, FREE);
@@ -349,7 +346,6 @@ impl Memory {
         self.zones[zone].release(frame, 0);
     }
 
-    /// Moves the page at `from` to the isolated frame `to`, and frees `from`.
     pub(crate) fn move_page(&mut self, from: Pfn, to: Pfn) {
         let Owner::Page(page) = self.owner(from) else {
             unreachable!("only pages are moved");

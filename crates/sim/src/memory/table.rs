@@ -21,7 +21,6 @@ enum Chunk {
     Each(Box<[u32; CHUNK]>),
 }
 
-/// Numbers by their index.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunTable {
     chunks: Vec<Chunk>,
@@ -100,7 +99,6 @@ impl Chunk {
 }
 
 impl RunTable {
-    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -155,7 +153,6 @@ impl RunTable {
         }
     }
 
-    /// All entries in their order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.len).map(|at| self.get(at))
     }

@@ -16,7 +16,7 @@ fn new_memory_is_free_in_the_largest_blocks() {
     memory.check().expect("nothing is lost");
     assert_eq!(memory.free_pages(), 6 * 1024);
     assert_eq!(
-        memory.zones()[1].free_blocks(),
+        memory.zones()[1].free_blocks,
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]
     );
     assert_eq!(memory.zones_of(1).collect::<Vec<_>>(), [2]);
@@ -27,12 +27,12 @@ fn a_block_is_split_and_joined_again() {
     let mut memory = small();
     let frame = memory.allocate_kernel(1, 0).expect("free");
     assert_eq!(
-        memory.zones()[1].free_blocks(),
+        memory.zones()[1].free_blocks,
         [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]
     );
     memory.free_kernel(frame, 0);
     assert_eq!(
-        memory.zones()[1].free_blocks(),
+        memory.zones()[1].free_blocks,
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]
     );
 }
@@ -121,7 +121,7 @@ proptest! {
             memory.check().map_err(TestCaseError::fail)?;
             prop_assert!((0..6 * 1024).all(|frame| memory.owner(frame) == slowly.owner(frame)));
             for (zone, other) in memory.zones().iter().zip(slowly.zones()) {
-                prop_assert_eq!(zone.free_blocks(), other.free_blocks());
+                prop_assert_eq!(zone.free_blocks, other.free_blocks);
             }
         }
     }

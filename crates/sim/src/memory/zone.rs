@@ -27,20 +27,23 @@ const KINDS: [Kind; 2] = [Kind::Movable, Kind::Unmovable];
 /// A zone of a node.
 #[derive(Clone, Debug)]
 pub struct SimZone {
-    name: &'static str,
-    start: Pfn,
-    pages: u64,
+    /// The kernel's name of the zone.
+    pub name: &'static str,
+    /// First frame.
+    pub start: Pfn,
+    /// The number of frames.
+    pub pages: u64,
     /// Free blocks by kind and order.
     free: [[Bits; NR_ORDERS]; 2],
-    /// Free blocks of each order, of both kinds.
-    nr_free: [u64; NR_ORDERS],
-    free_pages: u64,
+    /// Free blocks of each order, as in /proc/buddyinfo.
+    pub free_blocks: [u64; NR_ORDERS],
+    /// Free frames.
+    pub free_pages: u64,
     blocks: Vec<Block>,
     /// Number of pages that allocations leave free.
     watermark: u64,
 }
 
-/// Kind and counts of a pageblock.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     kind: Kind,
@@ -67,7 +70,7 @@ impl SimZone {
             start,
             pages,
             free: [lists(), lists()],
-            nr_free: [0; NR_ORDERS],
+            free_blocks: [0; NR_ORDERS],
             free_pages: 0,
             blocks: vec![block; (pages / BLOCK_PAGES) as usize],
             watermark: 0,
@@ -78,34 +81,9 @@ impl SimZone {
         zone
     }
 
-    /// The kernel's name of the zone.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// First frame.
-    pub fn start(&self) -> Pfn {
-        self.start
-    }
-
     /// The frame after the last.
     pub fn end(&self) -> Pfn {
         self.start + self.pages
-    }
-
-    /// The number of frames.
-    pub fn pages(&self) -> u64 {
-        self.pages
-    }
-
-    /// Free blocks of each order, as in /proc/buddyinfo.
-    pub fn free_blocks(&self) -> [u64; NR_ORDERS] {
-        self.nr_free
-    }
-
-    /// Free frames.
-    pub fn free_pages(&self) -> u64 {
-        self.free_pages
     }
 
     /// Sets the pages that allocations leave free from now on. Returns the number before.
@@ -115,13 +93,15 @@ impl SimZone {
 
     /// Free frames above the watermark.
     pub(super) fn room(&self) -> u64 {
-        self.free_pages().saturating_sub(self.watermark)
+        self.free_pages.saturating_sub(self.watermark)
     }
 
     /// Whether a block of `order` could be allocated now.
     pub fn has_block(&self, order: u8) -> bool {
         self.free_pages >= self.watermark + (1 << order)
-            && self.nr_free[usize::from(order)..].iter().any(|nr| *nr > 0)
+            && self.free_blocks[usize::from(order)..]
+                .iter()
+                .any(|nr| *nr > 0)
     }
 
     /// The number of pageblocks.
@@ -129,7 +109,6 @@ impl SimZone {
         self.blocks.len() as u64
     }
 
-    /// Free frames of a pageblock.
     pub(crate) fn free_in(&self, block: u64) -> u64 {
         u64::from(self.blocks[block as usize].free)
     }
@@ -160,7 +139,6 @@ impl SimZone {
         found
     }
 
-    /// Allocates a block of `order`.
     pub(super) fn allocate(&mut self, order: u8, kind: Kind) -> Option<Pfn> {
         if !self.has_block(order) {
             return None;
@@ -242,19 +220,19 @@ impl SimZone {
 
     fn put(&mut self, at: u64, order: u8) {
         self.free[self.list_of(at)][usize::from(order)].insert(at >> order);
-        self.nr_free[usize::from(order)] += 1;
+        self.free_blocks[usize::from(order)] += 1;
         self.free_pages += 1 << order;
     }
 
     fn remove(&mut self, at: u64, order: u8) {
         debug_assert!(self.is_free_block(at, order), "{at} is no free block");
         self.free[self.list_of(at)][usize::from(order)].remove(at >> order);
-        self.nr_free[usize::from(order)] -= 1;
+        self.free_blocks[usize::from(order)] -= 1;
         self.free_pages -= 1 << order;
     }
 
     fn find(&self, order: u8, kind: Kind) -> Option<(u64, u8)> {
-        let orders = (order..=MAX_ORDER).filter(|order| self.nr_free[usize::from(*order)] > 0);
+        let orders = (order..=MAX_ORDER).filter(|order| self.free_blocks[usize::from(*order)] > 0);
         { orders }.find_map(|found| {
             let number = self.free[kind as usize][usize::from(found)].first_from(0)?;
             Some((number << found, found))
@@ -278,7 +256,6 @@ impl SimZone {
         Some((at, found))
     }
 
-    /// Changes a pageblock and its free blocks to `kind`.
     fn claim(&mut self, block: u64, kind: Kind) {
         let (from, to) = (block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES);
         let old = self.blocks[block as usize].kind as usize;
@@ -344,10 +321,10 @@ impl SimZone {
                     at = list.first_from(number + 1);
                 }
             }
-            if nr != self.nr_free[order] {
+            if nr != self.free_blocks[order] {
                 return Err(format!(
                     "{name}: {nr} blocks of order {order}, {} counted",
-                    self.nr_free[order]
+                    self.free_blocks[order]
                 ));
             }
         }

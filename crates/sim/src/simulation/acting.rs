@@ -16,7 +16,6 @@ use super::world::SimulatedWorld;
 use super::{PHYSICAL, SimContextSpec, Watch};
 use crate::machine::{Rules, SimActuator, SimMachine, SimProcess, Use};
 
-/// Executes a context's schemes.
 pub(super) struct Acting {
     pub(super) context: Context,
     meter: ActMeter,
@@ -27,7 +26,6 @@ pub(super) struct Acting {
     spares_accessed: bool,
 }
 
-/// Result of a step.
 pub(super) struct Step {
     pub(super) done: Vec<Operation>,
     pub(super) outcomes: Vec<Outcome>,
@@ -36,8 +34,6 @@ pub(super) struct Step {
 }
 
 impl Acting {
-    /// # Errors
-    /// Fails if a scheme is invalid.
     pub(super) fn new(spec: &SimContextSpec) -> Result<Self, SchemeError> {
         Ok(Self {
             context: Context::new(spec.schemes.clone(), spec.guard, spec.dry_run)?,
@@ -49,7 +45,6 @@ impl Acting {
         })
     }
 
-    /// Forgets a target that has ended.
     pub(super) fn forget(&mut self, target: TargetId) {
         self.context.forget(target);
         self.waits.forget(target);
@@ -106,7 +101,7 @@ impl Acting {
         self.meter
             .end(clock, cpu, interrupted, self.context.guard_mut());
         let took = if is_stepwise {
-            Nanos((cpu.0 as f64 * machine.contention()) as u64)
+            Nanos((cpu.0 as f64 * machine.contention) as u64)
         } else {
             Nanos(0)
         };
@@ -116,9 +111,7 @@ impl Acting {
             took,
         }
     }
-}
 
-impl Acting {
     /// Excludes unreclaimable ranges from schemes once they were tried, as a live run does.
     fn leave_alone(&mut self, machine: &SimMachine, done: &[Operation]) {
         if self.is_physical {
@@ -177,9 +170,9 @@ impl Waits {
         let (mut faults, mut cpu, mut lost, mut longest) = (0, 0.0, 0.0, 0);
         for (index, (process, seen)) in processes.iter().zip(&mut self.seen).enumerate() {
             let is = Seen {
-                faults: process.major_faults(),
+                faults: process.major_faults,
                 cpu: process.cpu(),
-                waited: process.losses().refaults,
+                waited: process.losses.refaults,
             };
             let was = std::mem::replace(seen, is);
             let returned = is.faults - was.faults;

@@ -11,7 +11,7 @@ pub(super) struct Targets {
     /// The contexts that monitor processes; without any context, the number that the first would have.
     of_processes: Vec<usize>,
     of_physical: Vec<usize>,
-    given: Numbering,
+    pub(super) given: Numbering,
     told_physical: bool,
     told_started: usize,
     told_ended: Vec<bool>,
@@ -40,11 +40,6 @@ impl Targets {
         }
     }
 
-    /// The context that a target belongs to, and its number there.
-    pub(super) fn context(&self, target: TargetId) -> Option<(usize, TargetId)> {
-        self.given.context(target)
-    }
-
     /// Returns a context's snapshots as events, with the targets' numbers in events.
     pub(super) fn seen(
         &self,
@@ -67,7 +62,6 @@ impl Targets {
         watching.filter_map(move |context| self.given.number(*context, local))
     }
 
-    /// Reports new targets, and those that have ended.
     pub(super) fn tell(&mut self, machine: &SimMachine, events: &mut Vec<Event>) {
         if !std::mem::replace(&mut self.told_physical, true) {
             for context in self.of_physical.clone() {
@@ -100,7 +94,7 @@ impl Targets {
             if process.is_running() || std::mem::replace(&mut self.told_ended[index], true) {
                 continue;
             }
-            let was_killed = process.was_killed();
+            let was_killed = process.was_killed;
             let ended = self.of(index);
             events.extend(ended.map(|target| Event::Ended { target, was_killed }));
         }

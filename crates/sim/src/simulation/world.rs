@@ -12,9 +12,7 @@ use isotherm_policy::{Actuator, Operation, Outcome};
 
 use super::PHYSICAL;
 use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
-use crate::memory::SimZone;
 
-/// The targets of a context.
 pub(super) struct Followed {
     is_physical: bool,
     known: BTreeMap<TargetId, Vec<AddressRange>>,
@@ -95,10 +93,8 @@ impl TargetSource<SimProbe<'_>> for Followed {
     }
 }
 
-/// The machine, while a context acts on it.
 pub(super) struct SimulatedWorld<'a> {
     pub(super) actuator: SimActuator<'a>,
-    /// The context's monitor.
     pub(super) monitor: &'a mut MonitorLoop,
     /// The time on the monitors' clock.
     pub(super) clock: Nanos,
@@ -182,17 +178,16 @@ impl Platform for SimulatedWorld<'_> {
 /// Returns the facts that goals and watermarks need.
 fn facts(machine: &SimMachine, wanted: &[Metric]) -> SystemFacts {
     let mut facts = SystemFacts::default();
-    let zones = machine.memory().zones();
     for metric in wanted {
         match metric {
             Metric::FreeMem => {
-                let all: u64 = zones.iter().map(SimZone::pages).sum();
+                let all = machine.memory().pages();
                 let free = machine.memory().free_pages();
                 facts.free_mem_permil = Some((free * 1000 / all.max(1)) as u32);
             }
             Metric::SomeMemPsi => {
                 let processes = machine.processes().iter();
-                let lost: f64 = processes.map(|p| p.losses().refaults).sum();
+                let lost: f64 = processes.map(|p| p.losses.refaults).sum();
                 facts.some_mem_psi_total_us = Some((lost * 1e6) as u64);
             }
             Metric::Node(node) => {

@@ -63,15 +63,15 @@ fn check_memory(machine: &SimMachine) -> Result<(), TestCaseError> {
 /// Checks that a process's time is work or lost, except for a wait that is not over yet.
 fn check_time(machine: &SimMachine) -> Result<(), TestCaseError> {
     for process in machine.processes().iter().filter(|p| p.is_running()) {
-        let elapsed = machine.now().since(process.started()).as_secs_f64();
-        let reported = process.work().as_secs_f64() + process.losses().total();
+        let elapsed = machine.now().since(process.started).as_secs_f64();
+        let reported = process.work().as_secs_f64() + process.losses.total();
         let is_all = reported >= elapsed - 1e-6 && process.work().as_secs_f64() <= elapsed + 1e-6;
         prop_assert!(
             is_all,
             "{} s: {} s reported, {:?}",
             elapsed,
             reported,
-            process.losses()
+            process.losses
         );
     }
     Ok(())

@@ -38,7 +38,6 @@ const NOISE_WEIGHT: f64 = 2.0;
 pub(super) struct Predicted {
     /// Places on the ladders, 0 to 1.
     pub(super) place: Vec<f64>,
-    /// Predicted value.
     pub(super) value: f64,
 }
 
@@ -51,14 +50,12 @@ pub(super) struct Observed {
     pub(super) nr_bases: usize,
 }
 
-/// A number with a standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Normal {
     pub(super) mean: f64,
     pub(super) deviation: f64,
 }
 
-/// A model of all settings, from the runs of some.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     prior: Prior,
@@ -70,7 +67,6 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Fits the model to what was observed, where a single run varies by `noise`.
     pub(super) fn new(prior: Prior, observed: &[Observed], noise: f64) -> Self {
         let settings: Vec<Predicted> = observed.iter().map(|of| of.predicted.clone()).collect();
         let covariance = |row: usize, column: usize| {
@@ -84,10 +80,8 @@ impl Model {
                 }
         };
         let factor = cholesky(observed.len(), covariance);
-        let differences: Vec<f64> = observed
-            .iter()
-            .map(|of| of.live - of.predicted.value)
-            .collect();
+        let differences = observed.iter().map(|of| of.live - of.predicted.value);
+        let differences: Vec<f64> = differences.collect();
         let weights = backward(&factor, &forward(&factor, &differences));
         Self {
             prior,
@@ -114,11 +108,8 @@ impl Model {
 
 impl Prior {
     fn covariance(&self, one: &Predicted, other: &Predicted) -> f64 {
-        let squares = one
-            .place
-            .iter()
-            .zip(&other.place)
-            .map(|(a, b)| (a - b).powi(2));
+        let places = one.place.iter().zip(&other.place);
+        let squares = places.map(|(a, b)| (a - b).powi(2));
         let alike = (-squares.sum::<f64>() / (2.0 * LENGTH * LENGTH)).exp();
         let size = one.value.abs() * other.value.abs();
         self.offset.powi(2) + size * (self.factor.powi(2) + self.own.powi(2) * alike)
@@ -144,12 +135,8 @@ fn cholesky(size: usize, of: impl Fn(usize, usize) -> f64) -> Vec<Vec<f64>> {
         let mut line: Vec<f64> = Vec::with_capacity(row + 1);
         for column in 0..=row {
             let above = factor.get(column).unwrap_or(&line);
-            let sum: f64 = line
-                .iter()
-                .zip(above)
-                .take(column)
-                .map(|(a, b)| a * b)
-                .sum();
+            let pairs = line.iter().zip(above).take(column);
+            let sum: f64 = pairs.map(|(a, b)| a * b).sum();
             let rest = of(row, column) - sum;
             line.push(if row == column {
                 // Noise keeps it above zero, but for rounding.

@@ -1,10 +1,8 @@
 //! Live runs of a made-up program whose true results are known.
 
-use isotherm_config::{ContextConfig, preset};
-use isotherm_engine::Nanos;
-
 use super::*;
-use crate::{Fingerprint, Space, TraceTimes};
+use crate::Fingerprint;
+use crate::tests::{contexts, prcl_space};
 
 const MAX_SLOWDOWN: f64 = 0.02;
 const OBJECTIVE: Objective = Objective::Memory {
@@ -13,16 +11,8 @@ const OBJECTIVE: Objective = Objective::Memory {
 
 /// Searches 20 ages: the younger the age, the more memory is saved and the more time is lost.
 fn search() -> Search {
-    let contexts = [ContextConfig {
-        schemes: preset("prcl").expect("it is there").schemes,
-        ..ContextConfig::default()
-    }];
-    let times = TraceTimes {
-        duration: Nanos::from_millis(60_000),
-        interval: Nanos::from_millis(1_000),
-    };
-    let space = Space::new(&["age=1s..30s:20".to_owned()], &contexts, times).expect("a space");
-    let mut search = Search::new(space, OBJECTIVE, 64, 1, &contexts);
+    let space = prcl_space(&["age=1s..30s:20"], 60);
+    let mut search = Search::new(space, OBJECTIVE, 64, 1, &contexts("prcl"));
     loop {
         let batch = search.suggest();
         if batch.is_empty() {
@@ -42,12 +32,8 @@ fn predicted(point: &SearchPoint) -> Prediction {
         acting_cpu_seconds: Estimate::new(0.5),
         ..Prediction::default()
     };
-    with(
-        &nothing,
-        1e9,
-        0.6 * (1.0 - at / 20.0),
-        0.04 * (-at / 4.0).exp(),
-    )
+    let (saved, slowdown) = (0.6 * (1.0 - at / 20.0), 0.04 * (-at / 4.0).exp());
+    with(&nothing, 1e9, saved, slowdown)
 }
 
 /// A program whose results differ from predictions by constant factors, with noise.
@@ -65,10 +51,8 @@ impl Program<'_> {
     fn draw(&mut self) -> f64 {
         // Twelve equal draws make a normal one.
         let draws = (0..12).map(|_| {
-            self.random = self
-                .random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            let product = self.random.wrapping_mul(6_364_136_223_846_793_005);
+            self.random = product.wrapping_add(1);
             (self.random >> 11) as f64 / (1_u64 << 53) as f64
         });
         draws.sum::<f64>() - 6.0
@@ -152,10 +136,8 @@ fn where_replays_are_right_a_run_or_two_are_enough() {
     let search = search();
     let (live, after) = tuned(program(&search, (1.0, 1.0), 0.001, 1), None);
     assert_eq!(live.end, LiveEnd::Enough);
-    assert!(
-        live.compared.len() <= 4 && live.nr_bases == live.compared.len() + 1,
-        "{live:?}"
-    );
+    assert!(live.compared.len() <= 4, "{live:?}");
+    assert_eq!(live.nr_bases, live.compared.len() + 1, "{live:?}");
     let truth = program(&search, (1.0, 1.0), 0.0, 1);
     let found = truth.saved(&live.best(&after).0.cloned().expect("one"));
     assert!(found > most(&truth) - 0.07, "{found} of {}", most(&truth));

@@ -49,17 +49,11 @@ pub fn page(tuned: &Tuned, plan: &TuningPlan) -> String {
     let note = "Each point is a setting; those that no other beats are links. Bars: between which bounds, where that is \
                 known.";
     html += &figure("Memory saved and time lost", note, &picture(tuned, &shown));
-    let _ = writeln!(
-        html,
-        "<section><p>{}</p></section>",
-        escape(&tuned.found.why)
-    );
+    let why = escape(&tuned.found.why);
+    let _ = writeln!(html, "<section><p>{why}</p></section>");
     if let Some(live) = &tuned.live {
-        let _ = writeln!(
-            html,
-            "<section><pre>{}</pre></section>",
-            escape(&live.text())
-        );
+        let text = escape(&live.text());
+        let _ = writeln!(html, "<section><pre>{text}</pre></section>");
     }
     for (number, trial) in shown.iter().enumerate() {
         html += &part(number, trial, tuned, plan);

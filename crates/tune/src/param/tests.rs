@@ -1,21 +1,14 @@
 //! Tests of the syntax of `--param`, and of values that survive a round trip.
 
-use isotherm_config::preset;
 use proptest::prelude::*;
 
 use super::*;
+use crate::tests::contexts;
 
 const TIMES: TraceTimes = TraceTimes {
     duration: Nanos(120_000_000_000),
     interval: Nanos(1_000_000_000),
 };
-
-fn contexts(name: &str) -> Vec<ContextConfig> {
-    vec![ContextConfig {
-        schemes: preset(name).expect("it is there").schemes,
-        ..ContextConfig::default()
-    }]
-}
 
 fn parsed(text: &str) -> Result<String, String> {
     let parameter = Parameter::parse(text, &Knob::ALL, TIMES).map_err(|error| error.to_string())?;
@@ -61,33 +54,20 @@ fn what_cannot_be_tuned_is_said_with_what_can() {
         assert!(error.contains(said), "{text}: {error}");
     }
     let error = parsed("colour=1").expect_err("none");
-    assert!(
-        Knob::ALL.iter().all(|knob| error.contains(knob.name())),
-        "{error}"
-    );
+    let is_named = |knob: &Knob| error.contains(knob.name());
+    assert!(Knob::ALL.iter().all(is_named), "{error}");
 }
 
 #[test]
 fn knobs_are_those_of_the_schemes() {
-    let names = |name| {
-        Knob::of(&contexts(name))
-            .iter()
-            .map(|k| k.name())
-            .collect::<Vec<_>>()
+    let check = |preset, all: &[&str], usual: &[&str]| {
+        let names = |knobs: Vec<Knob>| knobs.iter().map(|k| k.name()).collect::<Vec<_>>();
+        assert_eq!(names(Knob::of(&contexts(preset))), all);
+        assert_eq!(names(Knob::usual_of(&contexts(preset))), usual);
     };
-    assert_eq!(names("prcl"), ["age", "size", "rate", "quota"]);
-    assert_eq!(
-        names("ethp"),
-        ["age", "size", "rate", "quota", "density", "waste"]
-    );
-    let usual = |name| {
-        Knob::usual_of(&contexts(name))
-            .iter()
-            .map(|k| k.name())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(usual("prcl"), ["age", "size"]);
-    assert_eq!(usual("ethp"), ["age", "density", "waste"]);
+    check("prcl", &["age", "size", "rate", "quota"], &["age", "size"]);
+    let all = ["age", "size", "rate", "quota", "density", "waste"];
+    check("ethp", &all, &["age", "density", "waste"]);
 }
 
 #[test]
@@ -98,12 +78,8 @@ fn a_value_is_set_where_it_is_read() {
             for value in parameter.ladder {
                 let mut contexts = contexts(name);
                 knob.apply(value, &mut contexts);
-                assert_eq!(
-                    knob.value_in(&contexts),
-                    Some(value),
-                    "{name} {}",
-                    knob.name()
-                );
+                let read = knob.value_in(&contexts);
+                assert_eq!(read, Some(value), "{name} {}", knob.name());
             }
         }
     }

@@ -1,28 +1,10 @@
 //! Searches of made-up programs, whose best is known by trying everything.
 
-use isotherm_config::preset;
-use isotherm_engine::Nanos;
-
 use super::*;
-use crate::param::{TraceTimes, Value};
+use crate::param::Value;
 use crate::predict::Estimate;
 use crate::space::Settings;
-
-fn contexts() -> Vec<ContextConfig> {
-    vec![ContextConfig {
-        schemes: preset("prcl").expect("it is there").schemes,
-        ..ContextConfig::default()
-    }]
-}
-
-fn space(params: &[&str]) -> Space {
-    let times = TraceTimes {
-        duration: Nanos::from_millis(240_000),
-        interval: Nanos::from_millis(1_000),
-    };
-    let params: Vec<String> = params.iter().map(|param| (*param).to_owned()).collect();
-    Space::new(&params, &contexts(), times).expect("a space")
-}
+use crate::tests::{contexts, prcl_space};
 
 /// Creates a made-up program: memory idle for less than `phase` is accessed again, and small regions are many.
 fn program(phase: f64) -> impl Fn(&Settings) -> Prediction {
@@ -56,7 +38,7 @@ fn searched(
     of: &dyn Fn(&Settings) -> Prediction,
 ) -> Search {
     let objective = Objective::Memory { max_slowdown: 0.01 };
-    let mut search = Search::new(space.clone(), objective, budget, seed, &contexts());
+    let mut search = Search::new(space.clone(), objective, budget, seed, &contexts("prcl"));
     loop {
         let batch = search.suggest();
         if batch.is_empty() {
@@ -79,31 +61,26 @@ fn saved(search: &Search) -> f64 {
 
 #[test]
 fn a_small_space_is_tried_whole() {
-    let space = space(&["age=1s,2s,5s", "size=4K..64K"]);
+    let space = prcl_space(&["age=1s,2s,5s", "size=4K..64K"], 240);
     let search = searched(&space, 15, 1, &program(8.0));
-    assert!(search.is_exhaustive());
     assert_eq!(search.observed().len(), 15);
 }
 
 #[test]
 fn a_search_comes_within_a_point_of_the_best_by_an_eighth_of_the_evaluations() {
-    let space = space(&["age=1s..2min", "size=4K..16M"]);
+    let space = prcl_space(&["age=1s..2min", "size=4K..16M"], 240);
     for (phase, seed) in [(3.0, 1), (8.0, 2), (20.0, 3), (60.0, 4)] {
         let all = searched(&space, space.len(), 1, &program(phase));
         let some = searched(&space, space.len() / 8, seed, &program(phase));
-        assert!(!some.is_exhaustive());
         assert!(some.observed().len() <= space.len() / 8);
         let (best, found) = (saved(&all), saved(&some));
-        assert!(
-            found >= best - 0.01,
-            "{phase}: {found}, and {best} is the best"
-        );
+        assert!(found >= best - 0.01, "{phase}: {found} of {best}");
     }
 }
 
 #[test]
 fn the_front_has_no_wide_gaps() {
-    let space = space(&["age=1s..2min"]);
+    let space = prcl_space(&["age=1s..2min"], 240);
     let search = searched(&space, 40, 1, &program(20.0));
     let front: Vec<f64> = (search.front().iter())
         .map(|point| search.observed()[*point].saved_share.value)
@@ -115,8 +92,8 @@ fn the_front_has_no_wide_gaps() {
 
 #[test]
 fn where_the_schemes_stand_is_tried_first() {
-    let space = space(&["age", "size"]);
-    let mut search = Search::new(space, Objective::Damoos, 8, 1, &contexts());
+    let space = prcl_space(&["age", "size"], 240);
+    let mut search = Search::new(space, Objective::Damoos, 8, 1, &contexts("prcl"));
     let first = search.suggest()[0].clone();
     let settings = search.space().settings(&first).to_string();
     assert_eq!(settings, "age 5 s, size 4 KiB");
@@ -124,14 +101,11 @@ fn where_the_schemes_stand_is_tried_first() {
 
 #[test]
 fn a_seed_moves_the_sample_and_nothing_else_does() {
-    let space = space(&["age", "size", "quota"]);
+    let space = prcl_space(&["age", "size", "quota"], 240);
     let run = |seed| {
         let search = searched(&space, 60, seed, &program(8.0));
-        search
-            .observed()
-            .keys()
-            .cloned()
-            .collect::<Vec<SearchPoint>>()
+        let points = search.observed().keys().cloned();
+        points.collect::<Vec<SearchPoint>>()
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
@@ -140,14 +114,9 @@ fn a_seed_moves_the_sample_and_nothing_else_does() {
 
 #[test]
 fn what_no_setting_keeps_within_is_told_apart() {
-    let space = space(&["age=1s,2s"]);
-    let mut search = Search::new(
-        space,
-        Objective::Memory { max_slowdown: 1e-6 },
-        9,
-        1,
-        &contexts(),
-    );
+    let space = prcl_space(&["age=1s,2s"], 240);
+    let objective = Objective::Memory { max_slowdown: 1e-6 };
+    let mut search = Search::new(space, objective, 9, 1, &contexts("prcl"));
     for point in search.suggest() {
         let prediction = program(8.0)(&search.space().settings(&point));
         search.observe(point, prediction);
@@ -160,16 +129,13 @@ fn what_no_setting_keeps_within_is_told_apart() {
 
 #[test]
 fn a_refined_search_tries_the_best_of_a_coarse_one_and_its_front() {
-    let space = space(&["age=1s..2min", "size=4K..16M"]);
+    let space = prcl_space(&["age=1s..2min", "size=4K..16M"], 240);
     let coarse = searched(&space, 128, 1, &program(8.0));
-    let mut refined = coarse.refined(12, &contexts());
+    let mut refined = coarse.refined(12, &contexts("prcl"));
     let batch = refined.suggest();
     assert_eq!((batch.len(), refined.nr_most()), (12, 12));
-    assert!(
-        batch
-            .iter()
-            .all(|point| coarse.observed().contains_key(point))
-    );
+    let is_known = |point: &SearchPoint| coarse.observed().contains_key(point);
+    assert!(batch.iter().all(is_known));
     let ranked = coarse.ranked();
     let best = ranked.iter().find(|point| !coarse.is_surely_beyond(point));
     assert!(batch.contains(best.expect("one is within")));

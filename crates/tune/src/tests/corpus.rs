@@ -156,10 +156,8 @@ fn of_two_hundred_programs_a_search_of_a_part_finds_what_there_is() {
         let replay = replay_of(number);
         let (times, _) = trace_facts(&replay).expect("a trace");
         let replays = replays(&plan, replay);
-        assert!(
-            replays.base().saved_mean_bytes.abs() < 1.0,
-            "trace {number}"
-        );
+        let saved = replays.base().saved_mean_bytes;
+        assert!(saved.abs() < 1.0, "trace {number}");
         let planned = super::planned(&replays, &plan);
         let known = Known(&planned, Mutex::default());
         let params = ["age=2s..14s:6".to_owned(), "size=4K,1M".to_owned()];
@@ -170,8 +168,5 @@ fn of_two_hundred_programs_a_search_of_a_part_finds_what_there_is() {
         missed += u64::from(some < 0.95 * all - 0.01);
     }
     assert!(had_any > NR_TRACES / 2, "{had_any} have idle memory");
-    assert!(
-        missed * 20 <= NR_TRACES,
-        "{missed} searches miss what there is"
-    );
+    assert!(missed * 20 <= NR_TRACES, "{missed} searches miss it");
 }

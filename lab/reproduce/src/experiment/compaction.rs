@@ -20,7 +20,6 @@
 
 use isotherm_engine::Nanos;
 use isotherm_policy::compaction::CompactionAttributes;
-use serde::Serialize;
 
 use isotherm_sim::compaction::Scanners;
 use isotherm_sim::cost::CompactionCosts;
@@ -66,7 +65,7 @@ impl CompactionSetting {
 }
 
 /// Outcome of an experiment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CompactionOutcome {
     /// The setting's proactiveness.
     pub proactiveness: u32,
@@ -86,7 +85,6 @@ pub struct CompactionOutcome {
     pub threads: Vec<ThreadSummary>,
 }
 
-/// A fragmented machine.
 struct World {
     memory: Memory,
     scanners: Vec<Scanners>,
@@ -101,7 +99,6 @@ struct World {
     is_small: bool,
 }
 
-/// The kind of allocation of a huge page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asker {
     /// An allocation of the kernel: from any node that has one, else by compaction, as often as it takes.
@@ -288,7 +285,7 @@ impl World {
             direct: self.direct,
             elapsed: self.now.since(start),
             latencies: times.into_iter().step_by(thin).collect(),
-            scores: self.kcompactd.scores().to_vec(),
+            scores: self.kcompactd.scores.clone(),
             threads: self.kcompactd.summary(),
         }
     }

@@ -24,7 +24,6 @@ use isotherm_engine::table::TableAttributes;
 use isotherm_engine::{AddressRange, Attributes, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use isotherm_policy::Scheme;
 use isotherm_policy::scheme::huge::MAX_WASTE;
-use serde::Serialize;
 
 use isotherm_sim::cost::{KERNEL_DAMON, THIS_MACHINE};
 use isotherm_sim::machine::{
@@ -55,7 +54,7 @@ const HEAP: u64 = 0x7000_0000_0000;
 const FILES: u64 = 0x7e00_0000_0000;
 
 /// Published numbers of a program without DAMON, and with huge pages for everything.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
     /// Mean resident memory, in bytes.
     pub rss: f64,
@@ -72,8 +71,7 @@ pub struct Inputs {
 }
 
 /// Knowledge about the idle part of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
     /// Nothing is known: half of it is taken as idle.
     Nothing,
@@ -82,7 +80,7 @@ pub enum Knowledge {
 }
 
 /// A synthetic program.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program {
     /// Its memory in bytes, once it is filled.
     pub bytes: u64,
@@ -125,7 +123,6 @@ impl Program {
         program
     }
 
-    /// Number of 2 MiB blocks in which it has pages.
     fn blocks(&self) -> u64 {
         (self.bytes / PAGE_SIZE).div_ceil(u64::from(self.filled_of_block))
     }
@@ -255,7 +252,7 @@ pub enum Watched {
 }
 
 /// Outcome of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReclaimOutcome {
     /// Mean resident memory, in KiB.
     pub rss_kib: f64,
@@ -290,7 +287,11 @@ pub fn run(program: &Program, configuration: &ReclaimConfiguration) -> ReclaimOu
     let starts = program.processes(with_huge).into_iter();
     let starts = starts.map(|process| (Nanos(0), process)).collect();
     let contexts = configuration.context(program).into_iter().collect();
-    let mut means = Means::new(&machine, WINDOW);
+    let mut means = Means {
+        used_before: machine.used(),
+        due: SECOND,
+        seconds: Vec::new(),
+    };
     let simulation = Simulation::new(machine, starts, contexts, WINDOW);
     let mut simulation = simulation.expect("a configuration of ours");
     if configuration.rules == Rules::Isotherm {
@@ -345,7 +346,6 @@ impl ReclaimConfiguration {
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
-/// A second of a run.
 #[derive(Clone, Copy, Debug)]
 struct Second {
     at: Nanos,
@@ -354,24 +354,13 @@ struct Second {
     used: f64,
 }
 
-/// Statistics of a run, second by second.
 struct Means {
     used_before: u64,
-    window: Nanos,
     due: Nanos,
     seconds: Vec<Second>,
 }
 
 impl Means {
-    fn new(machine: &SimMachine, window: Nanos) -> Self {
-        Self {
-            used_before: machine.used(),
-            window,
-            due: SECOND,
-            seconds: Vec::new(),
-        }
-    }
-
     fn look(&mut self, machine: &SimMachine) {
         if machine.now() < self.due {
             return;
@@ -390,7 +379,7 @@ impl Means {
     /// one.
     fn outcome(&self, machine: &SimMachine, work_s: f64, wrapper_kib: f64) -> ReclaimOutcome {
         let process = &machine.processes()[0];
-        let ended = process.ended().unwrap_or(self.window).as_secs_f64();
+        let ended = process.ended.unwrap_or(WINDOW).as_secs_f64();
         let tail = &self.seconds[self.seconds.len() * 2 / 3..];
         let rest_s = match (process.is_running(), tail.first(), tail.last()) {
             (true, Some(first), Some(last)) if last.work > first.work => {
@@ -454,12 +443,8 @@ mod tests {
         let program = Program::new(&inputs(), Knowledge::Nothing);
         let orig = run(&program, &configuration(false));
         check("RSS", orig.rss_kib, inputs().rss / 1024.0, 0.02);
-        check(
-            "memory used",
-            orig.memory_used_kib,
-            inputs().memory_used / 1024.0,
-            0.02,
-        );
+        let used = inputs().memory_used / 1024.0;
+        check("memory used", orig.memory_used_kib, used, 0.02);
         check("run time", orig.runtime_s, inputs().runtime_s, 0.01);
         let thp = run(&program, &configuration(true));
         check("RSS, thp", thp.rss_kib, 1.5 * orig.rss_kib, 0.05);
@@ -472,22 +457,16 @@ mod tests {
             runtime_s: 300.0,
             ..inputs()
         };
-        let orig = run(
-            &Program::new(&long, Knowledge::Nothing),
-            &configuration(false),
-        );
+        let program = Program::new(&long, Knowledge::Nothing);
+        let orig = run(&program, &configuration(false));
         check("RSS", orig.rss_kib, long.rss / 1024.0, 0.02);
         check("run time", orig.runtime_s, 300.0, 0.01);
     }
 
     #[test]
     fn what_idles_is_half_or_what_prcl_saved() {
-        check(
-            "blind",
-            Program::new(&inputs(), Knowledge::Nothing).idle,
-            0.5,
-            0.001,
-        );
+        let blind = Program::new(&inputs(), Knowledge::Nothing);
+        check("blind", blind.idle, 0.5, 0.001);
         let given = Program::new(&inputs(), Knowledge::Prcl);
         // 5 s to be idle, 1 s to be noticed, 1.5 s to be filled: a quarter of the run.
         assert!(given.idle > 0.3 / 0.75 && given.idle < 0.9, "{given:?}");

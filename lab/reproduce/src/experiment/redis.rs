@@ -60,7 +60,11 @@ pub fn reads(setting: &TieringSetting, distribution: KeyDistribution) -> Reads {
 
     let room = (nr_pages - index) as f64 * PAGE;
     let scale = room / (CLASSES.iter().sum::<f64>() * records.len().max(1) as f64);
-    let mut classes = CLASSES.map(|bytes| Class::new(bytes * scale));
+    let mut classes = CLASSES.map(|bytes| Class {
+        record_bytes: bytes * scale,
+        page: 0,
+        room: 0.0,
+    });
     for rate in records {
         for class in &mut classes {
             class.load(rate, &mut pages);
@@ -104,7 +108,6 @@ struct Pages {
     next: usize,
 }
 
-/// The pages of a size class.
 struct Class {
     record_bytes: f64,
     /// The page that is being filled; `room` is the number of its free bytes.
@@ -113,15 +116,6 @@ struct Class {
 }
 
 impl Class {
-    fn new(record_bytes: f64) -> Self {
-        Self {
-            record_bytes,
-            page: 0,
-            room: 0.0,
-        }
-    }
-
-    /// Loads a record that is read at `rate`.
     fn load(&mut self, rate: f32, pages: &mut Pages) {
         let mut bytes = self.record_bytes;
         while bytes > 0.0 {
@@ -152,18 +146,15 @@ mod tests {
             reads_per_s: 1_000.0,
             ..TieringSetting::published(0)
         };
-        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
+        for distribution in KeyDistribution::ALL {
             let Reads { touches, lines } = reads(&setting, distribution);
             assert_eq!(touches.len() as u64, setting.anon_pages());
             let sum = |rates: &[f32]| rates.iter().map(|rate| f64::from(*rate)).sum::<f64>();
             // A read touches four classes and the bucket, and sometimes the next page as well.
             assert!((5_000.0..6_000.0).contains(&sum(&touches)), "{touches:?}");
             // A read takes about 2 KB and a bucket.
-            assert!(
-                (28_000.0..36_000.0).contains(&sum(&lines)),
-                "{}",
-                sum(&lines)
-            );
+            let sum = sum(&lines);
+            assert!((28_000.0..36_000.0).contains(&sum), "{sum}");
         }
     }
 }

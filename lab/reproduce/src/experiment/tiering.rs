@@ -17,7 +17,6 @@
 pub(super) mod setting;
 
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
-use serde::Serialize;
 
 use super::redis::Reads;
 use isotherm_sim::cost::PUBLISHED_TIERS;
@@ -37,8 +36,7 @@ const REDIS: TargetId = TargetId(1);
 const SLOW_LATENCY: u64 = 2;
 
 /// Placement of redis' memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// It goes to DRAM while DRAM has free memory, and it stays.
     Default,
@@ -65,7 +63,7 @@ impl Placement {
 }
 
 /// Outcome of an experiment, while clients read.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TieringOutcome {
     /// Mean share of what redis read (in cache lines) that was on the slow node.
     pub slow_share: f64,
@@ -151,7 +149,7 @@ impl Reading {
         self.seconds += 1.0;
         self.slow_pages += machine.anon_on(REDIS, SLOW) as f64;
         self.done = redis.work().since(setting.load);
-        self.lost = redis.losses().tiers;
+        self.lost = redis.losses.tiers;
     }
 }
 
@@ -271,7 +269,7 @@ mod tests {
             all_slow: 0.2,
             seed: 3,
         };
-        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
+        for distribution in KeyDistribution::ALL {
             let reads = reads(&setting, distribution);
             let contexts = vec![
                 context(0, 1, Action::MigrateCold, (0.0, 0.0)),

@@ -1,7 +1,6 @@
 //! *Proactive Compaction for the Linux kernel* (Nitin Gupta, 2020): all its runs.
 
 use isotherm_engine::Nanos;
-use serde::Serialize;
 
 use super::{PublishedComparison, Role, published};
 use crate::experiment::compaction::{
@@ -14,18 +13,12 @@ const LATENCIES: &str =
 const JAVA: &str =
     include_str!("../../../../experiments/published/proactive_compaction_java_heap_seconds.csv");
 
-/// Heap of the Java process.
 const HEAP_GIB: u64 = 700;
 /// Duration of the run in which nothing can be compacted.
 const UNMOVABLE_TIME: Nanos = Nanos::from_millis(600_000);
 
 /// A run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(
-    rename_all = "snake_case",
-    tag = "experiment",
-    content = "proactiveness"
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CompactionRun {
     /// A kernel driver takes huge pages until there is none.
     Driver(u32),
@@ -175,14 +168,11 @@ fn of_unmovable(proactiveness: u32, outcome: &CompactionOutcome) -> Vec<Publishe
     let busy: f64 = outcome.threads.iter().map(|t| t.busy.as_secs_f64()).sum();
     let deferrals: u64 = outcome.threads.iter().map(|t| t.status.nr_deferrals).sum();
     let rounds: u64 = outcome.threads.iter().map(|t| t.status.nr_rounds).sum();
+    let percent = 100.0 * busy / UNMOVABLE_TIME.as_secs_f64();
     vec![
         row("rounds", "rounds", rounds as f64),
         row("of which deferred the next", "rounds", deferrals as f64),
-        row(
-            "CPU of both threads",
-            "percent",
-            100.0 * busy / UNMOVABLE_TIME.as_secs_f64(),
-        ),
+        row("CPU of both threads", "percent", percent),
     ]
 }
 

@@ -69,8 +69,7 @@ pub struct PublishedComparison {
 }
 
 /// Difference between two numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Difference {
     /// Percent of the published number.
     Percent(f64),
@@ -99,21 +98,33 @@ fn published(csv: &str, row: &[&str], column: &str) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A number that is predicted if it is simulated.
+    pub(crate) fn comparison(
+        case: &str,
+        simulated: Option<f64>,
+        published: Option<f64>,
+    ) -> PublishedComparison {
+        PublishedComparison {
+            experiment: "driver",
+            configuration: "proactive",
+            case: case.into(),
+            metric: "mean".into(),
+            unit: "us",
+            simulated,
+            published,
+            role: simulated.map_or(Role::NotModelled, |_| Role::Predicted),
+        }
+    }
 
     #[test]
     fn changes_in_percent_differ_by_points() {
         let check = |unit, simulated, published, expected| {
             let comparison = PublishedComparison {
-                experiment: "x",
-                configuration: "",
-                case: String::new(),
-                metric: String::new(),
                 unit,
-                simulated: Some(simulated),
-                published: Some(published),
-                role: Role::Predicted,
+                ..comparison("", Some(simulated), Some(published))
             };
             assert_eq!(comparison.difference(), expected);
         };

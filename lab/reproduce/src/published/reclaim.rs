@@ -6,14 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use super::{PublishedComparison, Role};
 use crate::experiment::reclaim::{
     Inputs, Knowledge, Program, ReclaimConfiguration, ReclaimOutcome, WINDOW, run,
 };
 
-/// The measured quantity of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {
     Rss,
@@ -79,21 +76,16 @@ impl Publication {
     /// Returns a column without the last rows, which are sums; empty if there is no such column.
     fn column(&self, metric: Metric, name: &str) -> Column {
         let table = self.tables[metric as usize];
-        let mut lines = table
-            .lines()
-            .map(|line| line.split(',').collect::<Vec<_>>());
-        let at = lines
-            .next()
-            .and_then(|head| head.iter().position(|field| *field == name));
+        let fields = |line: &'static str| line.split(',').collect::<Vec<_>>();
+        let mut lines = table.lines().map(fields);
+        let head = lines.next().unwrap_or_default();
+        let at = head.iter().position(|field| *field == name);
         let cell = |fields: Vec<&'static str>| Some((fields[0], fields.get(at?)?.parse().ok()?));
-        lines
-            .filter(|fields| fields[0].contains('/'))
-            .filter_map(cell)
-            .collect()
+        let rows = lines.filter(|fields| fields[0].contains('/'));
+        rows.filter_map(cell).collect()
     }
 }
 
-/// Returns the inputs of each program.
 fn inputs() -> Vec<(&'static str, Inputs)> {
     let column = |metric, name| V24.column(metric, name);
     let (rss, used) = (
@@ -118,7 +110,7 @@ fn inputs() -> Vec<(&'static str, Inputs)> {
 }
 
 /// A run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReclaimRun {
     /// Place among the published programs.
     program: usize,
@@ -172,6 +164,8 @@ impl Evaluation {
 
     /// Compares every cell of both publications: orig's values, and each configuration's changes to them.
     pub fn comparisons(&self, runs: &[(ReclaimRun, ReclaimOutcome)]) -> Vec<PublishedComparison> {
+        let mut configurations = self.configurations.iter();
+        let orig_at = configurations.position(|c| c.name == "orig");
         let mut all = Vec::new();
         for publication in [&V24, &PPRCL] {
             for metric in Metric::ALL {
@@ -184,7 +178,7 @@ impl Evaluation {
                         else {
                             continue;
                         };
-                        let first = self.orig().and_then(of).map(|o| metric.of(&o));
+                        let first = orig_at.and_then(of).map(|o| metric.of(&o));
                         let made = of(place).map(|o| metric.of(&o));
                         let cell = Cell {
                             metric,
@@ -199,10 +193,6 @@ impl Evaluation {
             }
         }
         all
-    }
-
-    fn orig(&self) -> Option<usize> {
-        self.configurations.iter().position(|c| c.name == "orig")
     }
 }
 
@@ -324,40 +314,29 @@ mod tests {
         let all = Evaluation::new(configurations.into()).comparisons(&[]);
         // Three tables of 24 programs: six columns in one publication, three in the other.
         assert_eq!(all.len(), 3 * 24 * (6 + 3));
-        let cell = |experiment, configuration, metric, case| {
+        let cell = |of: &str| {
             let is_it = |row: &&PublishedComparison| {
-                (row.experiment, row.configuration) == (experiment, configuration)
-                    && (row.metric.as_str(), row.case.as_str()) == (metric, case)
+                let names = [row.experiment, row.configuration, &row.metric, &row.case];
+                names.join(", ") == of
             };
             let found = all.iter().find(is_it).and_then(|row| row.published);
             found.map(|value| (value * 100.0).round() / 100.0)
         };
         let published = [
-            ("DAMON v24", "orig", "RSS", "parsec3/canneal", 842_370.6),
-            (
-                "DAMON v24",
-                "prcl",
-                "memory used",
-                "splash2x/radiosity",
-                -71.09,
-            ),
-            ("DAMON v24", "thp", "run time", "splash2x/ocean_ncp", -30.69),
-            (
-                "pprcl",
-                "pprcl",
-                "memory used",
-                "parsec3/swaptions",
-                -149.07,
-            ),
-            ("pprcl", "pprcl", "run time", "splash2x/fft", 31.11),
+            ("DAMON v24, orig, RSS, parsec3/canneal", 842_370.6),
+            ("DAMON v24, prcl, memory used, splash2x/radiosity", -71.09),
+            ("DAMON v24, thp, run time, splash2x/ocean_ncp", -30.69),
+            ("pprcl, pprcl, memory used, parsec3/swaptions", -149.07),
+            ("pprcl, pprcl, run time, splash2x/fft", 31.11),
         ];
-        for (experiment, name, metric, case, expected) in published {
-            assert_eq!(cell(experiment, name, metric, case), Some(expected));
+        for (of, expected) in published {
+            assert_eq!(cell(of), Some(expected), "{of}");
         }
     }
 
     #[test]
     fn no_prediction_is_made_of_its_own_cell() {
+        use Knowledge::{Nothing, Prcl};
         let check = |name, metric, knowledge, expected| {
             let configuration = configuration(name, knowledge);
             let cell = Cell {
@@ -369,24 +348,14 @@ mod tests {
             };
             assert_eq!(cell.role(), expected, "{name} {metric:?}");
         };
-        check("prcl", Metric::Rss, Knowledge::Nothing, Role::Predicted);
-        check("prcl", Metric::Rss, Knowledge::Prcl, Role::Calibrated);
-        check("prcl", Metric::Runtime, Knowledge::Prcl, Role::Predicted);
-        check("pprcl", Metric::Rss, Knowledge::Prcl, Role::Predicted);
-        check("thp", Metric::Runtime, Knowledge::Nothing, Role::Calibrated);
-        check("thp", Metric::Rss, Knowledge::Nothing, Role::NotModelled);
-        check(
-            "rec",
-            Metric::MemoryUsed,
-            Knowledge::Nothing,
-            Role::Arithmetic,
-        );
-        check(
-            "prec",
-            Metric::Runtime,
-            Knowledge::Nothing,
-            Role::NotModelled,
-        );
+        check("prcl", Metric::Rss, Nothing, Role::Predicted);
+        check("prcl", Metric::Rss, Prcl, Role::Calibrated);
+        check("prcl", Metric::Runtime, Prcl, Role::Predicted);
+        check("pprcl", Metric::Rss, Prcl, Role::Predicted);
+        check("thp", Metric::Runtime, Nothing, Role::Calibrated);
+        check("thp", Metric::Rss, Nothing, Role::NotModelled);
+        check("rec", Metric::MemoryUsed, Nothing, Role::Arithmetic);
+        check("prec", Metric::Runtime, Nothing, Role::NotModelled);
         // The memory that prcl saved is an input only where it is said to be known.
         let idle = |saved, knowledge| {
             let inputs = Inputs {
@@ -395,8 +364,8 @@ mod tests {
             };
             Program::new(&inputs, knowledge).idle
         };
-        let blind = |saved| idle(saved, Knowledge::Nothing).to_bits();
+        let blind = |saved| idle(saved, Nothing).to_bits();
         assert_eq!(blind(0.1), blind(0.6));
-        assert!(idle(0.1, Knowledge::Prcl) < idle(0.6, Knowledge::Prcl));
+        assert!(idle(0.1, Prcl) < idle(0.6, Prcl));
     }
 }

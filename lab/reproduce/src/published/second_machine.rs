@@ -9,8 +9,6 @@
 //! - the slowdown of redis on CXL memory alone. The greatest slowdown by default stands for it, when hardly anything of
 //!   redis is in DRAM.
 
-use serde::Serialize;
-
 use super::tiering::reads_of;
 use super::{PublishedComparison, Role};
 use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
@@ -27,7 +25,7 @@ const TIERED_PERCENT: [f64; 2] = [5.0, 7.0];
 const MAP_SHARE: u64 = 4096 / 64;
 
 /// A cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondRun {
     /// Placement of memory.
     pub placement: Placement,

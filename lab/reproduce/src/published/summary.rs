@@ -112,17 +112,12 @@ fn summary(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::published::tests::comparison;
 
     fn row(case: &str, simulated: Option<f64>, published: f64) -> PublishedComparison {
         PublishedComparison {
-            experiment: "evaluation",
-            configuration: "pprcl",
-            case: case.to_owned(),
-            metric: "RSS".to_owned(),
             unit: "% change",
-            simulated,
-            published: Some(published),
-            role: simulated.map_or(Role::NotModelled, |_| Role::Predicted),
+            ..comparison(case, simulated, Some(published))
         }
     }
 

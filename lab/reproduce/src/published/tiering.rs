@@ -3,8 +3,6 @@
 
 use std::sync::OnceLock;
 
-use serde::Serialize;
-
 use super::{PublishedComparison, Role, published};
 use crate::experiment::redis::{Reads, reads};
 use crate::experiment::tiering::{KeyDistribution, Placement, TieringOutcome, TieringSetting, run};
@@ -28,7 +26,7 @@ const SOURCES: [(&str, &str, &str); 2] = [
 pub const COLD_GIB: [u64; 7] = [440, 450, 460, 470, 480, 490, 500];
 
 /// A cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TieringRun {
     /// Distribution of the records that are read.
     pub distribution: KeyDistribution,
@@ -44,8 +42,7 @@ pub fn runs() -> Vec<TieringRun> {
     let mut runs = Vec::new();
     for placement in [Placement::Tiered, Placement::Default] {
         for cold_gib in COLD_GIB {
-            let distributions = [KeyDistribution::Zipfian, KeyDistribution::Latest];
-            runs.extend(distributions.map(|distribution| TieringRun {
+            runs.extend(KeyDistribution::ALL.map(|distribution| TieringRun {
                 distribution,
                 placement,
                 cold_gib,
@@ -58,7 +55,7 @@ pub fn runs() -> Vec<TieringRun> {
 impl TieringRun {
     /// A short title of the run.
     pub fn title(&self) -> String {
-        let (distribution, how) = (name(self.distribution), self.placement.name());
+        let (distribution, how) = (self.distribution.name(), self.placement.name());
         format!("redis, {distribution}, {how}, {} GB cold", self.cold_gib)
     }
 
@@ -76,7 +73,7 @@ impl TieringRun {
 
 /// Returns the additional time of redis on CXL memory alone, as a share: the mean of the published ones.
 fn all_slow(distribution: KeyDistribution) -> f64 {
-    let row = [name(distribution), "normalized_time", "CXL-only"];
+    let row = [distribution.name(), "normalized_time", "CXL-only"];
     let times = SOURCES
         .iter()
         .filter_map(|(_, _, csv)| published(csv, &row, "cold_0G"));
@@ -88,13 +85,6 @@ fn all_slow(distribution: KeyDistribution) -> f64 {
 pub(super) fn reads_of(distribution: KeyDistribution) -> &'static Reads {
     static READS: [OnceLock<Reads>; 2] = [OnceLock::new(), OnceLock::new()];
     READS[distribution as usize].get_or_init(|| reads(&TieringSetting::published(0), distribution))
-}
-
-const fn name(distribution: KeyDistribution) -> &'static str {
-    match distribution {
-        KeyDistribution::Zipfian => "zipfian",
-        KeyDistribution::Latest => "latest",
-    }
 }
 
 /// Returns the notes that a reader must know before the numbers.
@@ -134,7 +124,7 @@ fn of_run(
     };
     let column = format!("cold_{}G", run.cold_gib);
     let cell = |metric, configuration, column: &str| {
-        let row = [name(run.distribution), metric, configuration];
+        let row = [run.distribution.name(), metric, configuration];
         published(csv, &row, column)
     };
     // The time with everything on CXL memory is the publication's own.
@@ -142,7 +132,7 @@ fn of_run(
     let comparison = |metric: &str, unit, simulated, published, role| PublishedComparison {
         experiment: source,
         configuration,
-        case: format!("{}, {} GB", name(run.distribution), run.cold_gib),
+        case: format!("{}, {} GB", run.distribution.name(), run.cold_gib),
         metric: metric.into(),
         unit,
         simulated: Some(simulated),
@@ -180,7 +170,7 @@ fn of_run(
 }
 
 /// A figure of a publication: values by the size of the cold block in GB.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
     /// The publication, the distribution and the quantity.
     pub title: String,
@@ -194,9 +184,9 @@ pub struct Figure {
 pub fn figures(runs: &[(TieringRun, TieringOutcome)]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for source in &SOURCES {
-        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
+        for distribution in KeyDistribution::ALL {
             let percent = |time: f64| 100.0 * (time - 1.0);
-            let title = |what| format!("{}, {}: {what}", source.0, name(distribution));
+            let title = |what| format!("{}, {}: {what}", source.0, distribution.name());
             figures.push(Figure {
                 title: title("slowdown"),
                 unit: "percent slower",
@@ -232,13 +222,9 @@ fn lines(
         let points: Vec<(f64, f64, Option<f64>)> = cells
             .map(|(run, outcome)| {
                 let comparison = &of_run(source, run, outcome)[which];
-                let x = run.cold_gib as f64;
+                let simulated = value(comparison.simulated.unwrap_or_default());
                 let published = comparison.published.map(&value);
-                (
-                    x,
-                    value(comparison.simulated.unwrap_or_default()),
-                    published,
-                )
+                (run.cold_gib as f64, simulated, published)
             })
             .collect();
         let simulation = points.iter().map(|(x, y, _)| (*x, *y)).collect();
@@ -256,15 +242,10 @@ mod tests {
     #[test]
     fn published_cells_are_found() {
         let cell = |row: [&str; 3], column| published(SOURCES[0].2, &row, column);
-        assert_eq!(
-            cell(["zipfian", "normalized_time", "HMSDK 2.0"], "cold_450G"),
-            Some(1.04)
-        );
-        assert_eq!(
-            cell(["latest", "cxl_gb", "default"], "cold_500G"),
-            Some(50.6)
-        );
-        assert_eq!(cell(["latest", "cxl_gb", "default"], "cold_0G"), None);
+        let time = cell(["zipfian", "normalized_time", "HMSDK 2.0"], "cold_450G");
+        assert_eq!(time, Some(1.04));
+        let used = |column| cell(["latest", "cxl_gb", "default"], column);
+        assert_eq!((used("cold_500G"), used("cold_0G")), (Some(50.6), None));
         for (_, tiered, csv) in SOURCES {
             let row = ["zipfian", "normalized_time", tiered];
             assert!(published(csv, &row, "cold_440G").is_some());

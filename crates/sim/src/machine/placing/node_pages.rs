@@ -5,10 +5,8 @@ use std::ops::Range;
 use crate::bits::Bits;
 use crate::memory::Page;
 
-/// Pages of a mapping by node.
 #[derive(Clone, Debug)]
 pub(in crate::machine) struct NodePages {
-    /// Number of pages on each node.
     pub(in crate::machine) pages: Vec<u64>,
     /// A phase, and the cache lines a second of the pages on each node in it; `None` before the first query.
     pub(in crate::machine) lines: Option<(usize, Vec<f64>)>,
@@ -30,7 +28,6 @@ pub(in crate::machine) struct NodeFiles {
     /// Numbers of its pages among all pages of files.
     pub(in crate::machine) pages: Bits,
     pub(in crate::machine) nr: u64,
-    /// Number of the page that reclaim scans next.
     hand: u64,
 }
 
@@ -59,7 +56,6 @@ impl FilePages {
         first
     }
 
-    /// Returns the number of pages of files on a node.
     pub(in crate::machine) fn on(&self, node: usize) -> u64 {
         self.nodes[node].nr
     }

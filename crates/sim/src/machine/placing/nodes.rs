@@ -51,10 +51,8 @@ impl SimMachine {
             (&mut holdings.lines, &spec.pattern)
         {
             let rates = &phases[*phase].1;
-            let sum: f64 = pages
-                .clone()
-                .map(|page| rates.lines(page - all.start))
-                .sum();
+            let lines_of = pages.clone().map(|page| rates.lines(page - all.start));
+            let sum: f64 = lines_of.sum();
             lines[node] += if is_in { sum } else { -sum };
         }
         if let Some(first) = holdings.first_of_file {

@@ -14,10 +14,8 @@ use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
 
 /// Bytes of the first node that are DMA32; the fourth GiB of addresses is for devices.
 const DMA32_BYTES: u64 = 3 << 30;
-/// Zones consist of whole blocks of 4 MiB.
 const ZONE_UNIT: u64 = 4 << 20;
 
-/// Returns a node's zones, in the order of addresses.
 pub(in crate::machine) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
     let pages = |bytes: u64| bytes / ZONE_UNIT * (ZONE_UNIT / PAGE_SIZE);
     let movable = pages(node.movable.min(node.size));
@@ -49,13 +47,13 @@ pub(in crate::machine) struct Marks {
 /// movable (`mm/page_alloc.c`). Each zone has its share of it. Low and high lie a thousandth of the zone above each
 /// other, or a quarter of min if that is more.
 pub(in crate::machine) fn marks(memory: &Memory) -> Vec<Marks> {
-    let lowmem = memory.zones().iter().filter(|z| z.name() != MOVABLE_ZONE);
-    let lowmem: u64 = lowmem.map(crate::memory::SimZone::pages).sum();
+    let lowmem = memory.zones().iter().filter(|z| z.name != MOVABLE_ZONE);
+    let lowmem: u64 = lowmem.map(|zone| zone.pages).sum();
     let min_kib = ((lowmem * PAGE_SIZE / 1024 * 16) as f64).sqrt() as u64;
     let min_pages = min_kib.clamp(128, 256 << 10) * 1024 / PAGE_SIZE;
     let of = |(place, zone): (usize, &crate::memory::SimZone)| {
-        let pages = zone.pages();
-        let min = if zone.name() == MOVABLE_ZONE {
+        let pages = zone.pages;
+        let min = if zone.name == MOVABLE_ZONE {
             (pages / 1024).clamp(32, 128)
         } else {
             (u128::from(min_pages) * u128::from(pages) / u128::from(lowmem.max(1))) as u64
@@ -74,10 +72,10 @@ pub(in crate::machine) fn marks(memory: &Memory) -> Vec<Marks> {
 /// Returns the pages that a zone keeps from users of higher zones of its node.
 fn reserve(memory: &Memory, place: usize) -> u64 {
     let zones = memory.zones();
-    let node = memory.node_at(zones[place].start());
+    let node = memory.node_at(zones[place].start);
     let above = memory.zones_of(node).filter(|zone| *zone > place);
-    let above: u64 = above.map(|zone| zones[zone].pages()).sum();
-    let ratio = if zones[place].name() == "DMA32" {
+    let above: u64 = above.map(|zone| zones[zone].pages).sum();
+    let ratio = if zones[place].name == "DMA32" {
         256
     } else {
         32
@@ -86,7 +84,6 @@ fn reserve(memory: &Memory, place: usize) -> u64 {
 }
 
 impl SimMachine {
-    /// Returns the indices of a node's zones, in the order of addresses.
     pub(in crate::machine) fn zones_of(&self, node: usize) -> std::ops::Range<usize> {
         let mut zones = self.memory.zones_of(node as u32);
         let first = zones.next().unwrap_or(0);
@@ -120,7 +117,7 @@ impl SimMachine {
                 continue;
             }
             for zone in self.zones_of(node).rev() {
-                let free = self.memory.zones()[zone].free_pages();
+                let free = self.memory.zones()[zone].free_pages;
                 let count = count.min(free.saturating_sub(mark(&self.marks[zone])));
                 let placed = self.memory.allocate_run(zone, page, count);
                 if placed > 0 {
@@ -160,7 +157,7 @@ impl SimMachine {
             return None;
         }
         for zone in self.zones_of(node).rev() {
-            let free = self.memory.zones()[zone].free_pages();
+            let free = self.memory.zones()[zone].free_pages;
             if free >= mark(&self.marks[zone]) + (1 << order)
                 && let Some(frame) = self.memory.allocate_pages(zone, order, page)
             {
@@ -204,7 +201,7 @@ impl SimMachine {
     }
 
     fn above_low(&self, zone: usize) -> u64 {
-        let free = self.memory.zones()[zone].free_pages();
+        let free = self.memory.zones()[zone].free_pages;
         free.saturating_sub(self.marks[zone].low)
     }
 

@@ -1,18 +1,29 @@
 //! Sizes and times of a tiering experiment.
 
 use isotherm_engine::Nanos;
-use serde::Serialize;
 
 use isotherm_sim::memory::BLOCK_PAGES;
 
 /// Distribution of the records that are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyDistribution {
     /// A few are read much more often than the others, wherever they lie (YCSB's scrambled zipfian).
     Zipfian,
     /// The last loaded are read most often (YCSB's latest).
     Latest,
+}
+
+impl KeyDistribution {
+    /// All distributions, in the order of tables.
+    pub const ALL: [Self; 2] = [Self::Zipfian, Self::Latest];
+
+    /// Returns its name in titles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zipfian => "zipfian",
+            Self::Latest => "latest",
+        }
+    }
 }
 
 /// Sizes and times of an experiment.

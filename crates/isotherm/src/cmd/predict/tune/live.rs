@@ -14,7 +14,7 @@ use isotherm_config::ProcessSpec;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_bytes, format_time, parse_time};
 use isotherm_eval::runner::{
-    self, ProgramRuns, ProgramSpec, RunEvent, ServiceRuns, ServiceSpec, WindowSpec,
+    self, ProgramRuns, ProgramSpec, RunEvent, RunnerSpec, ServiceRuns, WindowSpec,
 };
 use isotherm_eval::{Experiment, Workload};
 use isotherm_linux::{host, swap};
@@ -167,14 +167,16 @@ impl Spec<'_> {
             }
         };
         let spec = ProgramSpec {
-            experiment,
-            path,
+            runner: RunnerSpec {
+                experiment,
+                path,
+                output: self.folder,
+                isotherm: self.isotherm,
+                stop: self.stop,
+            },
             workload,
             base: &experiment.configurations[0],
             plan: self.plan,
-            folder: self.folder,
-            isotherm: self.isotherm,
-            stop: self.stop,
         };
         let mut runs = ProgramRuns::prepare(spec, &mut on_event)?;
         let tuned = self.tune(&mut runs);
@@ -195,7 +197,7 @@ impl Spec<'_> {
             length >= WINDOW_MIN,
             "a window must last two seconds or more; --window 30s, for instance"
         );
-        let spec = ServiceSpec {
+        let mut runs = ServiceRuns {
             window: WindowSpec {
                 pid,
                 length,
@@ -206,7 +208,8 @@ impl Spec<'_> {
             },
             plan: self.plan,
         };
-        self.tune(&mut ServiceRuns::new(spec)?)
+        runs.check()?;
+        self.tune(&mut runs)
     }
 
     fn tune(&self, runs: &mut dyn LiveRuns) -> anyhow::Result<ExitCode> {
