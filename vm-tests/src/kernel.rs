@@ -51,6 +51,13 @@ impl Kernel {
         }
     }
 
+    /// Returns the kernel after which a test is named: `on_6_1`, `on_6_12` or `on_newest`.
+    pub(crate) fn of_test(name: &str) -> Self {
+        let is_it = |kernel: &Self| format!("on_{}", kernel.series()).replace('.', "_") == name;
+        let found = Self::EVERY.into_iter().find(is_it);
+        found.unwrap_or_else(|| panic!("no kernel is called `{name}`"))
+    }
+
     /// Whether a package of this name is of the series.
     fn is_of_series(self, name: &str) -> bool {
         let Some(version) = name.strip_prefix("linux-image-") else {

@@ -80,7 +80,7 @@ fn run(args: &Args, scenarios: &[VmScenario]) -> ExitCode {
         let is_named = if args.names.is_empty() {
             args.long || !test.is_long
         } else {
-            args.names.iter().any(|name| name == s.name)
+            args.names.contains(&s.name)
         };
         is_named && args.kernel.is_none_or(|only| only == test.kernel)
     };

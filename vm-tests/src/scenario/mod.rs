@@ -41,7 +41,7 @@ use crate::qemu;
 /// A named check that boots one kernel (or the same one several times).
 pub struct VmScenario {
     /// The name on the command line.
-    pub name: &'static str,
+    pub name: String,
     /// A summary of its checks, in a line.
     pub about: &'static str,
     /// Runs the scenario; a wrong answer is [`VmError::Wrong`].
@@ -53,8 +53,6 @@ pub struct VmScenario {
 /// A scenario on a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// The name of the test function, `SCENARIO_on_SERIES`.
-    pub name: &'static str,
     /// The kernel to boot.
     pub kernel: Kernel,
     /// Whether only `make test-long` runs it.
@@ -83,21 +81,16 @@ impl fmt::Display for Report {
 }
 
 macro_rules! listed {
-    ($($group:ident {
-        $($module:ident::$run:ident = $name:literal: $about:literal {
-            $($(#[$ignored:meta])* $test:ident: $kernel:ident,)*
-        })*
-    })*) => {
-        vec![$($(VmScenario {
-            name: $name,
+    ($($scenario:ident = $module:ident::$run:ident [$($kernel:ident $(($why:literal))?),*]: $about:literal)*) => {
+        vec![$(VmScenario {
+            name: stringify!($scenario).replace('_', "-"),
             about: $about,
             run: $module::$run,
             tests: vec![$(Test {
-                name: stringify!($test),
-                kernel: Kernel::$kernel,
-                is_long: !concat!("", $(stringify!($ignored))*).is_empty(),
+                kernel: Kernel::of_test(stringify!($kernel)),
+                is_long: !concat!("", $($why)?).is_empty(),
             }),*],
-        }),*),*]
+        }),*]
     };
 }
 
@@ -109,21 +102,13 @@ pub fn all() -> Vec<VmScenario> {
 /// Tries of a scenario, since monitors sample at random.
 const TRIES: usize = 2;
 
-/// Runs the scenario that has the test `name`, as a test function does. Prints its report (or `SKIP` with the reason)
-/// and the time it took. Panics if the scenario fails each time it is tried. Every failure is printed. `path` is the
-/// whole name of the test, with its modules.
-pub fn test(path: &str, name: &str) {
-    let of_scenario = |scenario: VmScenario| {
-        let tests = scenario.tests.iter();
-        tests
-            .filter(|test| test.name == name)
-            .map(|test| (scenario.run, test.kernel))
-            .next()
-    };
-    let (run, kernel) = all()
-        .into_iter()
-        .find_map(of_scenario)
-        .unwrap_or_else(|| panic!("no scenario has the test `{name}`"));
+/// Runs a scenario on a kernel, as the test function `SCENARIO::on_SERIES` does. Prints its report (or `SKIP` with the
+/// reason) and the time it took. Panics if the scenario fails each time it is tried. Every failure is printed.
+pub fn test(scenario: &str, on: &str) {
+    let path = &format!("{scenario}::{on}");
+    let (name, kernel) = (scenario.replace('_', "-"), Kernel::of_test(on));
+    let found = all().into_iter().find(|scenario| scenario.name == name);
+    let run = found.expect("the tests are made of the same list").run;
     qemu::take_spent();
     let result = try_again(path, || run(kernel));
     let spent = qemu::take_spent();
@@ -151,19 +136,4 @@ fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Re
         }
     }
     run()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tests_are_named_by_their_scenarios_and_kernels() {
-        for scenario in all() {
-            for test in &scenario.tests {
-                let name = format!("{}_on_{}", scenario.name, test.kernel.series());
-                assert_eq!(name.replace(['-', '.'], "_"), test.name);
-            }
-        }
-    }
 }

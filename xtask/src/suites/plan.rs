@@ -301,7 +301,7 @@ fn of_scripts(
 }
 
 /// Only `make test-long` runs these: the first takes an hour, the others fail in virtual time.
-const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "tiering_on", "stacks_on_6_1"];
+const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "tiering::on_", "stacks::on_6_1"];
 
 /// Returns the suites of the long tests that CI runs: those of the part that is due, and those that the change touches.
 /// Needs the build.
