@@ -36,7 +36,6 @@ const PROGRAMS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Returns the machine with damo added as `/bin/damo`.
 pub(crate) fn with_damo(vm: Vm) -> Result<Vm, VmError> {
     let _guard = lock(&cache_dir()?.join("damo.lock"))?;
     let (damo, python) = (damo()?, python()?);

@@ -49,7 +49,6 @@ impl Image {
             .insert(path.trim_start_matches('/').to_owned(), content);
     }
 
-    /// Adds a file of the host as it is.
     pub(crate) fn file(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
         let content = fs::read(host).map_err(VmError::io("read", host))?;
         self.content(path, content);

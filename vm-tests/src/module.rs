@@ -10,7 +10,6 @@ use std::process::Command;
 use crate::error::{VmError, output};
 use crate::kernel::KernelImage;
 
-/// A module's name and its uncompressed content.
 pub(crate) type Module = (String, Vec<u8>);
 
 /// Appends the module called `name` to `chain`, after the ones it needs that are not there yet.

@@ -16,10 +16,8 @@ use crate::error::VmError;
 
 /// Time after which a machine is killed, even if it has only waited for a processor of the host.
 const LONGEST: Duration = Duration::from_mins(40);
-/// Interval between two checks of the process.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The accelerator that executes guest instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
     /// Emulation in virtual time.
@@ -53,12 +51,10 @@ impl Accelerator {
     }
 }
 
-/// Host time that QEMU took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     /// Time from its start to its end.
     pub(crate) wall: Duration,
-    /// Processor time.
     pub(crate) cpu: Duration,
 }
 

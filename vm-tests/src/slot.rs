@@ -10,7 +10,6 @@ use std::time::Duration;
 use crate::cache::{cache_dir, open_lock};
 use crate::error::VmError;
 
-/// Maximum number of machines that run at once.
 const SLOTS: usize = 2;
 
 /// The right to run a machine, until dropped.

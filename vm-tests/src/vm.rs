@@ -15,7 +15,6 @@ use crate::module;
 use crate::qemu::{Accelerator, Qemu};
 use crate::slot::Slot;
 
-/// Lines of the console that an error shows.
 const TAIL_LINES: usize = 25;
 /// Everything that QEMU can emulate, except fast string instructions: QEMU executes them byte by byte, and kernels rely
 /// on them.
@@ -52,7 +51,6 @@ pub struct VmOutput {
     pub console: String,
     /// The output of the script alone.
     pub stdout: String,
-    /// The script's exit code.
     pub exit_code: i32,
     /// The files that the script left under `/out`, by path below it.
     pub files: BTreeMap<String, Vec<u8>>,

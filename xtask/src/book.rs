@@ -100,7 +100,6 @@ fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether the list of chapters names `path`.
 fn is_chapter(summary: &str, path: &Path) -> bool {
     docs::links(summary)
         .into_iter()
@@ -143,7 +142,6 @@ fn for_book(path: &Path, text: &str, chapters: &[PathBuf]) -> String {
     chapter
 }
 
-/// Returns the relative path from one file of the book's source to another.
 fn relative(from: &Path, to: &Path) -> String {
     let depth = from.components().count() - 1;
     format!("{}{}", "../".repeat(depth), to.display())

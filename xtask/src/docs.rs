@@ -57,7 +57,6 @@ pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Pages and lines that are too long.
 fn size_faults(path: &str, text: &str) -> Vec<String> {
     let short = SHORT_PAGES.iter().find(|(name, ..)| *name == path);
     let (most, bytes) = short.map_or((PAGE_LINES, usize::MAX), |(_, lines, bytes)| {
@@ -170,7 +169,6 @@ fn summary_faults(documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
     faults
 }
 
-/// Returns the links of a document, in their order.
 pub(crate) fn links(text: &str) -> Vec<Link> {
     let mut links = Vec::new();
     let mut at = 0;
@@ -211,7 +209,6 @@ fn opening(text: &str) -> Option<usize> {
     None
 }
 
-/// Returns the parts of a line between backticks.
 fn code_spans(line: &str) -> Vec<Range<usize>> {
     let ticks: Vec<usize> = line.match_indices('`').map(|(at, _)| at).collect();
     ticks.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
@@ -228,7 +225,6 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Returns the anchors of a document's headings.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let headings = lines(text).filter(|(line, is_text)| *is_text && line.starts_with('#'));

@@ -24,7 +24,6 @@ impl PublicTypes {
         }
     }
 
-    /// Returns a fault for each name that occurs twice.
     pub(crate) fn faults(&self) -> Vec<String> {
         let twice = self.0.iter().filter(|(_, paths)| paths.len() > 1);
         let fault = |(name, paths): (&String, &Vec<String>)| {

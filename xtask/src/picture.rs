@@ -10,7 +10,6 @@ pub(crate) struct CrateRule {
 }
 
 impl CrateRule {
-    /// Returns the names of the workspace crates that it may import.
     pub(crate) fn imports(&self) -> impl Iterator<Item = String> {
         let names = self.may_import.split_whitespace();
         names.map(|name| format!("isotherm-{name}"))

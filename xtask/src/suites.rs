@@ -82,7 +82,6 @@ impl LevelArgs {
     }
 }
 
-/// The result of a suite, and its duration.
 struct Result {
     name: &'static str,
     tally: Tally,
@@ -164,7 +163,6 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Splits the suites into those of a lane, and the others.
 fn split(suites: Vec<Suite>, lane: Lane) -> (Vec<Suite>, Vec<Suite>) {
     suites.into_iter().partition(|suite| suite.lane == lane)
 }
@@ -379,7 +377,6 @@ fn copy_lines(
     }
 }
 
-/// Returns the wall times of all measured tests.
 fn csv(results: &[Result]) -> String {
     let lines = results.iter().map(|result| result.times.csv(result.name));
     std::iter::once("suite,test,seconds\n".to_owned())

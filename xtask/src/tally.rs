@@ -11,12 +11,9 @@
 
 use std::collections::BTreeMap;
 
-/// The counts of a suite's tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Tests that ran and passed.
     pub(crate) passed: u64,
-    /// Tests that failed.
     pub(crate) failed: u64,
     /// Tests that did not run, each with its reason.
     pub(crate) skipped: Vec<String>,
@@ -27,7 +24,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts the tests in a test program's output.
     pub(crate) fn read(output: &str) -> Self {
         let mut reader = Reader::default();
         for line in output.lines() {
@@ -47,7 +43,6 @@ impl Tally {
         tally
     }
 
-    /// Adds a failure.
     pub(crate) fn fail(&mut self, name: &str) {
         self.failed += 1;
         self.failures.push(name.to_owned());
@@ -64,12 +59,10 @@ impl Tally {
         }
     }
 
-    /// Returns whether nothing at all was counted.
     pub(crate) fn is_empty(&self) -> bool {
         self.passed == 0 && self.failed == 0 && self.skipped.is_empty()
     }
 
-    /// Adds another suite's counts.
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -79,7 +72,6 @@ impl Tally {
     }
 }
 
-/// The state of reading.
 #[derive(Default)]
 struct Reader {
     tally: Tally,

@@ -131,7 +131,6 @@ fn find_rule(name: &str) -> Option<&'static CrateRule> {
     CRATES.iter().find(|crate_rule| crate_rule.name == name)
 }
 
-/// Returns the imports that the picture does not allow.
 fn picture_faults(metadata: &Metadata) -> Vec<String> {
     let mut faults = Vec::new();
     for package in &metadata.packages {
@@ -155,7 +154,6 @@ fn picture_faults(metadata: &Metadata) -> Vec<String> {
     faults
 }
 
-/// Returns the faults of one file.
 fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
     let mut faults = Vec::new();
     let nr_lines = source.lines().count();

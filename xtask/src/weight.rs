@@ -13,7 +13,6 @@ const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.
 const PUBLIC_MAX: usize = 150;
 
-/// Sums over the files added so far.
 #[derive(Default)]
 pub(crate) struct Weight {
     lines: usize,
@@ -34,7 +33,6 @@ impl Weight {
         }
     }
 
-    /// Returns a fault for each limit that is exceeded.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.lines > LINES_MAX {
@@ -56,7 +54,6 @@ impl Weight {
         faults
     }
 
-    /// Describes the weight in a line.
     pub(crate) fn summary(&self) -> String {
         let most = self.public.iter().max_by_key(|(_, nr)| **nr);
         let most = most.map_or_else(String::new, |(package, nr)| {

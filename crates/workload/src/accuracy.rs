@@ -112,7 +112,6 @@ impl RangeSet {
     }
 }
 
-/// One episode, with its ranges indexed.
 struct Phase {
     start: Nanos,
     end: Nanos,

@@ -286,11 +286,9 @@ fn run_phase(
     Ok((crew.operations(), crew.begun.elapsed()))
 }
 
-/// State that the threads of a phase share.
 struct Crew<'a> {
     begun: Instant,
     duration: Duration,
-    /// Accesses made, by thread.
     counts: Vec<AtomicU64>,
     failed: AtomicBool,
     stop: &'a AtomicBool,
@@ -333,7 +331,6 @@ impl Crew<'_> {
     }
 }
 
-/// The record's clock.
 fn now() -> Nanos {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -43,7 +43,6 @@ pub(super) fn compile(context: &BenchContext, name: &str) -> anyhow::Result<Opti
 pub(super) struct Guarded {
     child: Child,
     name: String,
-    /// The file of its standard error.
     errors: PathBuf,
     /// The file of its standard output, if [`Guarded::spawn_json`] started it.
     output: PathBuf,

@@ -19,7 +19,6 @@ use super::{BenchContext, BenchOutcome};
 use programs::{CASES, Case};
 use run::Run;
 
-/// The arms: alone, guarded, and unguarded.
 const ARMS: [(&str, Option<&[&str]>); 3] = [
     ("alone", None),
     ("guard 1%", Some(&[])),
@@ -96,7 +95,6 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Compares both kinds of schemes with none.
 fn compare(context: &BenchContext, case: &Case) -> anyhow::Result<Vec<Row>> {
     let mut runs = [const { Vec::new() }; ARMS.len()];
     let repeats = context.repeats as usize;

@@ -47,7 +47,6 @@ pub(super) struct Options {
 const GAIN_MIN: f64 = 0.02;
 const LIMIT: Duration = Duration::from_mins(20);
 
-/// A policy of running the program.
 struct Arm {
     name: &'static str,
     policy: &'static str,
@@ -80,7 +79,6 @@ const ARMS: [Arm; 4] = [
 /// The programs: the percentage of their memory that is a table beside the grid.
 const PROGRAMS: [(&str, u32); 3] = [("grid", 0), ("grid and table", 33), ("table", 100)];
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Outcome {
     seconds: f64,

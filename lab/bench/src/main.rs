@@ -36,10 +36,8 @@ use serde_json::{Value, json};
 
 use table::Table;
 
-/// A bench of this program.
 struct Bench {
     name: &'static str,
-    /// Its line in the help.
     about: &'static str,
     /// The reason why it runs only when it is named.
     only_named: Option<&'static str>,
@@ -185,7 +183,6 @@ struct BenchContext {
     /// The duration of the command line, for benches that have a usual duration of their own.
     asked_duration: Option<Duration>,
     rows: u64,
-    /// Directory in which records are kept.
     keep: Option<PathBuf>,
     /// Benches were named on the command line.
     named: bool,
@@ -196,7 +193,6 @@ struct BenchContext {
     scratch: tempfile::TempDir,
 }
 
-/// A mode of recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mode {
     name: String,
@@ -223,7 +219,6 @@ impl Mode {
     }
 }
 
-/// The result of a bench.
 enum BenchOutcome {
     /// Tables for people, numbers for programs.
     Done { tables: Vec<Table>, data: Value },
@@ -381,7 +376,6 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
     })
 }
 
-/// Builds the release binary if necessary.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let status = std::process::Command::new(env!("CARGO"))
         .args(["build", "--release", "-p", "isotherm"])

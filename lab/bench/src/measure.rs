@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::BenchContext;
 use super::child::{Guarded, children_cpu};
 
-/// Time and memory of a command.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) seconds: f64,

@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use super::child::process_cpu;
 
-/// Time between two samples.
 const EVERY: Duration = Duration::from_millis(100);
 /// Length of the window of one rate, in seconds.
 const WINDOW_S: f64 = 0.5;
@@ -22,7 +21,6 @@ const WINDOW_S: f64 = 0.5;
 const BATCH: u64 = 40;
 const POSITION: u64 = 24;
 
-/// A source of a program's progress.
 #[derive(Clone, Debug)]
 pub(super) enum Meter {
     /// Bytes that it has read from sockets or files.
@@ -39,7 +37,6 @@ pub(super) enum Meter {
     Rounds(PathBuf),
 }
 
-/// Progress at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     /// Seconds since 1970.
@@ -78,7 +75,6 @@ impl Meter {
         }
     }
 
-    /// Returns the log of a meter that has one.
     pub(super) fn log(&self) -> Option<Vec<Point>> {
         let (Self::Accesses(path) | Self::Rounds(path)) = self else {
             return None;

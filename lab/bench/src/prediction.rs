@@ -39,7 +39,6 @@ const WARM_UP: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(6);
 /// Time that a child may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
-/// Time for the replays of a trace.
 const LIMIT: Duration = Duration::from_hours(1);
 
 pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
@@ -93,7 +92,6 @@ fn by_program(pairs: &[Pair]) -> Table {
     table
 }
 
-/// Groups the pairs by program and kind of guard.
 fn groups(pairs: &[Pair]) -> Vec<Vec<&Pair>> {
     let mut sorted: Vec<&Pair> = pairs.iter().collect();
     sorted.sort_by(|a, b| (&a.program, !a.guard).cmp(&(&b.program, !b.guard)));
@@ -176,7 +174,6 @@ fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
     (pairs, skipped)
 }
 
-/// Returns all programs that are selected.
 fn programs(context: &BenchContext) -> Vec<Which> {
     let options = &context.truth;
     let is_wanted = |name: &str| {
@@ -242,7 +239,6 @@ fn one_pair(
     Ok(pairs)
 }
 
-/// Records the trace of a run.
 fn record(context: &BenchContext, which: Which, duration: Duration) -> anyhow::Result<PathBuf> {
     let mut subject = which.start(context)?;
     context.sleep(WARM_UP + ALONE)?;

@@ -18,7 +18,6 @@ use super::{BenchContext, Mode};
 /// Time that a recorder may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// A running recorder.
 pub(super) struct Recording {
     child: Guarded,
     path: PathBuf,
@@ -27,9 +26,7 @@ pub(super) struct Recording {
     cpu_before: Duration,
 }
 
-/// The results of a recording.
 pub(super) struct Recorded {
-    /// Snapshots in order.
     pub(super) snapshots: Vec<Snapshot>,
     /// The recorder's CPU time by its own count, as a share of one CPU.
     pub(super) cpu_claimed: Option<f64>,

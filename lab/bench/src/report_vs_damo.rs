@@ -86,7 +86,6 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// A report by a tool, and its time and memory.
 #[derive(Serialize)]
 struct Job {
     report: &'static str,

@@ -18,7 +18,6 @@ const READY_LIMIT: Duration = Duration::from_mins(5);
 /// A name for the output of a program with a log.
 const LOG: &str = "progress.log";
 
-/// The identity of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Which {
     /// A real program of the truth bench.
@@ -43,7 +42,6 @@ impl Which {
         }
     }
 
-    /// Returns what it lacks here, if anything.
     pub(super) fn lacks(self) -> Option<String> {
         let Self::Real(name) = self else {
             return None;
@@ -134,7 +132,6 @@ fn write_unit(context: &BenchContext) -> anyhow::Result<()> {
         .context("cannot write a program")
 }
 
-/// A running program.
 pub(super) struct Subject {
     process: Process,
     meter: Meter,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// A title, a head and rows.
 pub(super) struct Table {
     title: String,
     head: Vec<&'static str>,

@@ -66,7 +66,6 @@ pub(super) struct Options {
     replay: Option<PathBuf>,
 }
 
-/// One program, recorded in one mode.
 #[derive(Serialize)]
 struct Run {
     mode: String,
@@ -93,7 +92,6 @@ impl Run {
     }
 }
 
-/// All modes on one program.
 #[derive(Serialize)]
 struct Watched {
     case: Case,
@@ -155,7 +153,6 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     })
 }
 
-/// Runs the programs that are drawn.
 fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
     let options = &context.truth;
     let numbers: Vec<u64> = if options.case.is_empty() {

@@ -47,7 +47,6 @@ const MEMORY_MAX: u64 = 512 << 20;
 /// Time for one method on one trace.
 const LIMIT: Duration = Duration::from_hours(1);
 
-/// The result of one method for one program.
 #[derive(Serialize)]
 struct Found {
     case: u64,

@@ -212,7 +212,6 @@ struct Turns {
     record: std::path::PathBuf,
 }
 
-/// Text and JSON about the cached files.
 type FilesTable = (Table, Vec<Value>);
 
 fn measure(
@@ -264,7 +263,6 @@ fn changes(rates: &[Option<Rate>], of: fn(&Rate) -> f64, scale: f64) -> Vec<f64>
     finite(pairs)
 }
 
-/// Stops and continues one recorder.
 fn stopped(
     context: &BenchContext,
     subject: &Subject,

@@ -60,7 +60,6 @@ pub(super) fn actions(kernel: Kernel) -> Result<Report, VmError> {
     Ok(report)
 }
 
-/// Checks pageout, cold and stat.
 fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "start")?;
     let (pageout, after) = done(report, output, "pageout", "paged-out")?;
@@ -100,7 +99,6 @@ fn out_of_memory(after: &Pages, swapped: u64) -> [(&'static str, u64, u64, u64);
     ]
 }
 
-/// Checks hugepage, collapse and nohugepage.
 fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     let start = pages(output, "small")?;
     about(report, &[("huge at first", start.anon_huge, 0, 0)])?;

@@ -23,9 +23,7 @@ pub(super) const STILL: Workload = Workload::Exercise(
 pub(super) const STILL_IN_ONE: Workload = Workload::Exercise(
     "heap, 32MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=8MiB piece=8MiB seed=1\n",
 );
-/// Hot bytes of the workload.
 pub(super) const HOT: u64 = 8 << 20;
-/// Cold bytes of the workload.
 pub(super) const COLD: u64 = 24 << 20;
 
 /// Options of the table monitor, with more than enough CPU time for emulation.
@@ -76,7 +74,6 @@ impl Part {
         self.active.ok_or_else(wrong)
     }
 
-    /// Returns the bytes on a node.
     pub(super) fn on(&self, node: u32) -> u64 {
         self.nodes.get(&node).copied().unwrap_or(0)
     }
@@ -109,7 +106,6 @@ struct Summary {
     guard_stops: u64,
 }
 
-/// Bytes that went from one node to another.
 #[derive(Deserialize)]
 struct NodeMove {
     from: u32,
@@ -118,7 +114,6 @@ struct NodeMove {
 }
 
 impl Deed {
-    /// Returns the bytes that went from one node to another.
     pub(super) fn moved(&self, from: u32, to: u32) -> u64 {
         let ways = self.moved.iter();
         ways.filter(|way| (way.from, way.to) == (from, to))
@@ -126,7 +121,6 @@ impl Deed {
             .sum()
     }
 
-    /// Returns the bytes refused for this reason.
     pub(super) fn refused(&self, why: &str) -> u64 {
         self.refused.get(why).copied().unwrap_or(0)
     }
@@ -201,7 +195,6 @@ pub(super) fn promote(rate: &str, age: &str) -> Value {
     })
 }
 
-/// Formats bytes as MiB.
 pub(super) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -250,7 +243,6 @@ pub(super) fn done(
     Ok((deed, after))
 }
 
-/// Fails unless the content of memory is unchanged.
 pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), VmError> {
     let sums = |pages: &Pages| (pages.hot.sum, pages.cold.sum);
     let (then, now) = (sums(before), sums(after));

@@ -40,9 +40,7 @@ use crate::qemu;
 
 /// A named check that boots one kernel (or the same one several times).
 pub struct VmScenario {
-    /// The name on the command line.
     pub name: String,
-    /// A summary of its checks, in a line.
     pub about: &'static str,
     /// Runs the scenario; a wrong answer is [`VmError::Wrong`].
     pub run: fn(Kernel) -> Result<Report, VmError>,
@@ -53,7 +51,6 @@ pub struct VmScenario {
 /// A scenario on a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// The kernel to boot.
     pub kernel: Kernel,
     /// Whether only `make test-long` runs it.
     pub is_long: bool,

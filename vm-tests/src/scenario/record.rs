@@ -9,7 +9,6 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
-/// Duration of each recording, in seconds.
 const SECONDS: u32 = 22;
 /// Options of page scans. They clear by madvise, since clear_refs flushes no TLB, and the emulated one is large: see
 /// `side_by_side`. A scan takes up to half a second.

@@ -16,7 +16,6 @@ use crate::error::VmError;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
-/// Duration of each record, in seconds.
 const SECONDS: u32 = 24;
 
 /// Returns shell that records `$target` with kernel DAMON into /out/NAME.jsonl.

@@ -78,7 +78,6 @@ fn slow_percent(journal: &str, configuration: &str) -> Result<f64, VmError> {
     })
 }
 
-/// Returns the path of a program of the host.
 fn installed(name: &str) -> Result<PathBuf, VmError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|directory| directory.join(name));

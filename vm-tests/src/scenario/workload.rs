@@ -90,7 +90,6 @@ pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
     )
 }
 
-/// The intervals for emulation.
 pub(super) const SLOW: &str =
     "--sample-interval 100ms --aggregation-interval 1s --update-interval 10s";
 

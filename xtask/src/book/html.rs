@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A page: its links, and the anchors in it.
 struct Page {
     links: Vec<String>,
     ids: BTreeSet<String>,
@@ -60,7 +59,6 @@ fn add_pages(folder: &Path, pages: &mut BTreeMap<PathBuf, Page>) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns the values of an attribute.
 fn values(text: &str, attribute: &str) -> Vec<String> {
     let parts = text.split(attribute).skip(1);
     let values = parts.filter_map(|part| part.split_once('"'));

@@ -134,9 +134,7 @@ pub(super) struct Change {
     pub(super) head: String,
     /// [`Rule::runs`] of each rule that the change matches.
     pub(super) runs: Vec<&'static str>,
-    /// Number of files that the change touches.
     pub(super) nr_files: usize,
-    /// The commit that it is compared with.
     pub(super) base: String,
 }
 

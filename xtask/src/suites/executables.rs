@@ -18,13 +18,11 @@ pub(super) const KERNEL: &str = "kernel";
 /// The suite of tests that boot virtual machines.
 pub(super) const VM: &str = "vm";
 
-/// A test executable.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Executable {
     package: String,
     target: String,
     path: PathBuf,
-    /// The folder that it runs in.
     folder: PathBuf,
 }
 
@@ -117,7 +115,6 @@ fn executable(message: &Value) -> Option<Executable> {
     })
 }
 
-/// Runs the executables of a set, one after the other.
 pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for executable in of_set(root, args.set)? {
@@ -168,7 +165,6 @@ fn command(executable: &Executable) -> Command {
     command
 }
 
-/// Returns the names of a set's tests that are marked as long.
 pub(super) fn long_tests(root: &Path, set: Set) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for executable in of_set(root, set)? {

@@ -95,7 +95,6 @@ impl Suite {
         suite
     }
 
-    /// Returns whether it boots virtual machines.
     pub(super) fn boots_machines(&self) -> bool {
         matches!(self.name, VM | VM_LONG | FIRST_SUITE)
     }

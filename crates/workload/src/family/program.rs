@@ -72,7 +72,6 @@ pub fn run(options: &ProgramOptions) -> io::Result<()> {
     program.run(&mut BufWriter::new(journal), &stop)
 }
 
-/// Adds the failed operation to an error.
 fn because(what: &'static str) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -302,7 +301,6 @@ fn page_out(ranges: &str) -> io::Result<()> {
     Err(io::Error::other(format!("python3 failed, with {status}")))
 }
 
-/// Makes the case's populated pages resident.
 fn populate(memory: &mut [u8], case: Case, layout: &CaseLayout) {
     let whole = case.populated == Populated::All;
     for (page, bytes) in memory.chunks_mut(PAGE_SIZE as usize).enumerate() {

@@ -14,7 +14,6 @@ use crate::config::{Config, Region};
 /// Bytes populated between two checks of `stop`.
 const CHUNK: usize = 64 << 20;
 
-/// One region's memory.
 pub(super) struct Memory {
     map: MmapMut,
     /// Offset of the region in the mapping. The region starts at a huge page's boundary, so that pieces of 2 MiB are

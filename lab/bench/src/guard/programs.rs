@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A program, and its measurement.
 pub(super) struct Case {
     pub(super) name: &'static str,
     program: Program,
@@ -73,7 +72,6 @@ impl Case {
         Ok(command)
     }
 
-    /// Returns a missing requirement of the program.
     pub(super) fn missing(&self) -> Option<&'static str> {
         let program = match &self.program {
             Program::Redis(_) => "redis-server",

@@ -11,10 +11,8 @@ use super::super::BenchContext;
 use super::super::child::Guarded;
 use super::programs::Case;
 
-/// Time for a process to end.
 const END_LIMIT: Duration = Duration::from_mins(1);
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) progress: f64,
@@ -98,7 +96,6 @@ fn zram_devices() -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Returns the bytes of a process and its children in swap.
 fn swapped(pid: u32) -> u64 {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();

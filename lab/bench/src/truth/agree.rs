@@ -23,7 +23,6 @@ struct Page {
     unknown: f32,
 }
 
-/// Pages by address.
 type Pages = BTreeMap<u64, Page>;
 
 /// A window of exact scans.
@@ -61,7 +60,6 @@ impl Exact {
     }
 }
 
-/// The agreement of a monitor with exact scans.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Agreement {
     pub(super) precision: Option<f64>,

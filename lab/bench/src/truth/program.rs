@@ -20,13 +20,11 @@ struct Args {
     options: ProgramOptions,
 }
 
-/// Runs `isotherm-bench truth-case`.
 pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
     program::run(&Args::parse_from(args).options)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A running program of the family.
 pub(in super::super) struct Running {
     child: super::Guarded,
     journal: PathBuf,
@@ -86,7 +84,6 @@ impl Running {
         self.child.check_running()
     }
 
-    /// Returns the path of its log of touches.
     pub(in super::super) fn journal(&self) -> &std::path::Path {
         &self.journal
     }

@@ -18,10 +18,8 @@ use super::super::child::Guarded;
 const STEP_LIMIT: Duration = Duration::from_mins(3);
 const READY_LIMIT: Duration = Duration::from_mins(2);
 
-/// A program and its use.
 pub(in super::super) struct Program {
     pub(in super::super) name: &'static str,
-    /// Commands that it requires.
     requires: &'static [&'static str],
     /// Script that runs before the program starts.
     setup: &'static str,
@@ -33,11 +31,9 @@ pub(in super::super) struct Program {
     load: &'static str,
     /// A word of the command line of the watched child; without it the program itself is watched.
     child: Option<&'static str>,
-    /// Source of its progress.
     pub(in super::super) progress: Progress,
 }
 
-/// A source of a program's progress.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Progress {
     /// Bytes that it reads.
@@ -123,7 +119,6 @@ pub(in super::super) const PROGRAMS: [Program; 7] = [
     },
 ];
 
-/// A running program.
 pub(in super::super) struct Busy {
     // They end in this order.
     load: Option<Guarded>,
@@ -133,7 +128,6 @@ pub(in super::super) struct Busy {
 }
 
 impl Program {
-    /// Returns what it lacks here, if anything.
     pub(in super::super) fn lacks(&self) -> Option<String> {
         let found = |command: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -185,7 +179,6 @@ impl Busy {
         self.watched
     }
 
-    /// Returns its own folder.
     pub(in super::super) fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -22,7 +22,6 @@ const TURNS: usize = 2;
 /// A scan must be finished before the next one.
 const INTERVAL_MIN: f64 = 0.1;
 
-/// One mode on one program.
 #[derive(Serialize)]
 pub(super) struct Compared {
     pub(super) program: &'static str,

@@ -35,7 +35,6 @@ use super::Run;
 const STEP: Nanos = Nanos::from_millis(25);
 /// Share of the lost time that may have been lost unevenly.
 const LAG_UNEVEN: f64 = 0.1;
-/// Time for a simulation.
 const LIMIT: Duration = Duration::from_mins(5);
 
 /// Replays a trace under each mode's monitor. `moves` are the times after its start at which its hot memory moves.

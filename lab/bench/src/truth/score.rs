@@ -26,7 +26,6 @@ which touched or idle bytes exceed the process' resident memory. CPU: the monito
 from the target, of one CPU, by its own account; and by the kernel's, loading included. ~: what the same
 program did, replayed in the simulated machine.";
 
-/// One record.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Score {
     pub(super) snapshots: usize,
@@ -131,7 +130,6 @@ fn line(cells: &[&str]) -> String {
     cells.join(" ").trim_end().to_owned()
 }
 
-/// Returns all lines of a program.
 pub(super) fn lines(watched: &Watched) -> Vec<String> {
     let case = &watched.case;
     let mut lines = vec![format!(
@@ -197,7 +195,6 @@ pub(super) fn cpu_cell(claimed_percent: Option<f64>, measured_percent: f64) -> S
     format!("{}, {measured_percent:.2}", cell(claimed_percent, 2))
 }
 
-/// Returns the family's results for each mode.
 pub(super) fn summary(watched: &[Watched]) -> Table {
     let mut table = Table::new(
         "All cases",

@@ -75,7 +75,6 @@ fn range_of(memory: &[AtomicU8]) -> AddressRange {
     AddressRange::new(start, start + memory.len() as u64)
 }
 
-/// Returns the nanoseconds since the Unix epoch.
 pub(crate) fn now() -> Nanos {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

@@ -12,7 +12,6 @@ use crate::scenario::record::LEAST_REGIONS;
 use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
-/// Duration of each record, in seconds.
 const SECONDS: u32 = 36;
 /// Divisor of the number of snapshots: the first third is not judged, since DAMON has to find the borders of hot memory
 /// first.
@@ -20,7 +19,6 @@ const SETTLING: usize = 3;
 /// Bytes of cold memory that may still be in memory: a region's border lies anywhere.
 const LEFT: u64 = 2 << 20;
 
-/// Shell functions for the scripts.
 pub(in crate::scenario) const FUNCTIONS: &str = include_str!("../kernel_damon.sh");
 /// Messages for a sysfs tree that another user drives, and for an action without effect on a process.
 pub(in crate::scenario) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";

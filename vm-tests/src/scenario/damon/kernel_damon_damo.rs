@@ -21,14 +21,12 @@ use crate::scenario::record::LEAST_REGIONS;
 use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
-/// Duration of Isotherm's record, in seconds.
 const SECONDS: u32 = 16;
 /// Checks of a region in an aggregation interval, a number that perf's format does not contain.
 const NR_SAMPLES: u32 = 10;
 /// Number of files that a tree must exceed; otherwise too little was compared.
 const LEAST_FILES: usize = 100;
 
-/// Files of the tree and their texts.
 type Files = BTreeMap<String, String>;
 
 pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {

@@ -19,7 +19,6 @@ use crate::scenario::kernel_damon::{FUNCTIONS, IN_USE, says};
 use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
-/// Seed of the moments.
 const SEED: u64 = 20_261_126;
 const ROUNDS: usize = 24;
 /// The longest that a session may live: well past its start, which takes about 2 s.

@@ -81,7 +81,6 @@ fn script(case: u64) -> String {
     script + "sleep 1\nkill -TERM $target\nwait $target || exit 1\nmv /tmp/journal /out/journal\n"
 }
 
-/// Scores of one record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     precision: Option<f64>,
