@@ -31,8 +31,6 @@ macro_rules! scenario_tests {
             stacks = stacks::run
                 [on_6_1 ("in virtual time a fifth to two fifths of what comes back from zram has no stack on 6.1"), on_6_12]:
                 "idle memory is laid to the function that touched it first, in small and huge pages; refaults to who caused them"
-            side_by_side = side_by_side::run [on_6_12 ("record and kernel_damon assert the same, one by one")]:
-                "kernel DAMON (vaddr, sysfs; TLB flushed or not) and Isotherm on the same workload"
             kernel_damon = kernel_damon::records [on_6_1, on_6_12, on_newest ("another kernel each month")]:
                 "records by the kernel's DAMON, which another user keeps; restores it after SIGKILL; reports a kernel without it"
             kernel_damon_acts = kernel_damon::act [on_6_12, on_newest ("another kernel each month")]:

@@ -22,7 +22,6 @@ mod doctor;
 mod list;
 mod page_cache;
 mod record;
-mod side_by_side;
 mod stacks;
 mod tiering;
 mod workload;

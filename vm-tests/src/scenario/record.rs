@@ -10,8 +10,8 @@ use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
 const SECONDS: u32 = 22;
-/// Options of page scans. They clear by madvise, since clear_refs flushes no TLB, and the emulated one is large: see
-/// `side_by_side`. A scan takes up to half a second.
+/// Options of page scans. They clear by madvise, since clear_refs flushes no TLB, and the emulated one is large. A scan
+/// takes up to half a second.
 const PAGES: &str = "--pages --clear-by madvise --max-stall 1s --aggregation-interval 1s";
 /// Name and options of the default monitor, with a budget for emulation.
 const TABLES: (&str, &str) = ("tables", "--cpu-budget 20%");

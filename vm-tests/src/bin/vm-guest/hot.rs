@@ -75,7 +75,7 @@ fn range_of(memory: &[AtomicU8]) -> AddressRange {
     AddressRange::new(start, start + memory.len() as u64)
 }
 
-pub(crate) fn now() -> Nanos {
+fn now() -> Nanos {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()

@@ -1,8 +1,8 @@
 //! The third world, in which Isotherm drives the kernel's DAMON. Isotherm reports what DAMON sees and does, and leaves
 //! a DAMON that is in use alone. It leaves DAMON's tree as it found it, also after a SIGKILL.
 //!
-//! As in `side_by_side`, something wakes on the workload's processor every millisecond: DAMON flushes no TLB, and an
-//! emulated one hides accesses otherwise.
+//! Something wakes on the workload's processor every millisecond, which switches address spaces: DAMON flushes no TLB,
+//! and an emulated one, which keeps its entries until then, hides accesses otherwise.
 
 use crate::error::VmError;
 use crate::kernel::Kernel;
@@ -59,10 +59,17 @@ fn recording() -> String {
         "is_empty by_scheme\nmount -t debugfs debug /sys/kernel/debug\n".to_owned(),
         workload::record("physical", &format!("--world kernel {SLOW} --physical"), 6),
         "is_empty physical\n\
-         vm-guest kdamond --pid $target --seconds 8 --out /out/theirs.jsonl & theirs=$!\n\
-         sleep 3\n\
+         their=$tree/0/contexts/0\n\
+         echo 1 >$tree/nr_kdamonds; echo 1 >$tree/0/contexts/nr_contexts; echo vaddr >$their/operations\n\
+         echo 1000000 >$their/monitoring_attrs/intervals/aggr_us\n\
+         echo 100000 >$their/monitoring_attrs/intervals/sample_us\n\
+         echo 1 >$their/targets/nr_targets; echo $target >$their/targets/0/pid_target\n\
+         echo on >$tree/0/state || exit 1\n\
+         grep -r . $their >/tmp/theirs\n\
          refused in_use record --world kernel --pid $target --duration 1s -o /tmp/no\n\
-         wait $theirs || die the other user of DAMON was disturbed\n\
+         grep -r . $their >/tmp/left\n\
+         is_on && cmp /tmp/theirs /tmp/left || die the other user of DAMON was disturbed\n\
+         echo off >$tree/0/state; echo 0 >$tree/nr_kdamonds\n\
          refused lacks run --world kernel --scheme '4K max 0 0 5s max lru_prio' --pid $target --duration 1s\n\
          is_empty lacks\n\
          isotherm record --world kernel --pid $target -o /tmp/killed & killed=$!\n\
