@@ -74,8 +74,7 @@ fn report(output: &VmOutput, title: &str, modes: &[(&str, &str)]) -> Result<Repo
     let mut scores = Vec::new();
     for (name, _) in modes {
         let snapshots = workload::snapshots(output, name)?;
-        let accuracy = workload::accuracy(name, &snapshots, &truth)?;
-        workload::row(&mut report, name, &accuracy);
+        let accuracy = workload::row(&mut report, name, &snapshots, &truth)?;
         scores.push((*name, accuracy));
     }
     for (name, accuracy) in scores {
@@ -130,9 +129,8 @@ pub(super) fn physical(kernel: Kernel) -> Result<Report, VmError> {
     let on_node_0 = workload::snapshots(&output, "node0")?;
 
     let mut report = Report::default();
-    let accuracy = workload::accuracy("node1", &on_node_1, &truth)?;
     workload::heading(&mut report, "physical, node 1 of 2");
-    workload::row(&mut report, "regions", &accuracy);
+    let accuracy = workload::row(&mut report, "regions", &on_node_1, &truth)?;
     let last = |snapshots: &[isotherm_engine::Snapshot]| {
         let regions = snapshots
             .last()

@@ -126,22 +126,6 @@ pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, 
     Ok(items(output, name)?.into_iter().filter_map(of).collect())
 }
 
-/// Scores snapshots. Fails if fewer than three of them can be scored.
-pub(super) fn accuracy(
-    name: &str,
-    snapshots: &[Snapshot],
-    truth: &[Episode],
-) -> Result<Accuracy, VmError> {
-    let accuracy = score(snapshots, truth, WARM_UP);
-    ensure!(
-        accuracy.snapshots >= 3,
-        "{name}: only {} of {} snapshots can be scored",
-        accuracy.snapshots,
-        snapshots.len()
-    );
-    Ok(accuracy)
-}
-
 /// Adds the table's heading to the report.
 pub(super) fn heading(report: &mut Report, title: &str) {
     report.say(format!(
@@ -149,8 +133,21 @@ pub(super) fn heading(report: &mut Report, title: &str) {
     ));
 }
 
-/// Adds a line of the table to the report. "Hot" is an access rate of at least a quarter.
-pub(super) fn row(report: &mut Report, name: &str, a: &Accuracy) {
+/// Scores snapshots, and adds a line of the table to the report. "Hot" is an access rate of at least a quarter. Fails if
+/// fewer than three snapshots can be scored.
+pub(super) fn row(
+    report: &mut Report,
+    name: &str,
+    snapshots: &[Snapshot],
+    truth: &[Episode],
+) -> Result<Accuracy, VmError> {
+    let a = score(snapshots, truth, WARM_UP);
+    ensure!(
+        a.snapshots >= 3,
+        "{name}: only {} of {} snapshots can be scored",
+        a.snapshots,
+        snapshots.len()
+    );
     let share = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
     report.say(format!(
         "{name:<34} {:>9} {:>7} {:>19} {:>7}  {:>7.0} {:>10} {:>7.1}%",
@@ -162,6 +159,7 @@ pub(super) fn row(report: &mut Report, name: &str, a: &Accuracy) {
         a.snapshots,
         100.0 * a.unknown_share,
     ));
+    Ok(a)
 }
 
 /// Fails unless both precision and recall reach `least`.

@@ -99,8 +99,7 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
     ] {
         let snapshots = workload::snapshots(&output, name)?;
         let settled = &snapshots[snapshots.len() / SETTLING..];
-        let accuracy = workload::accuracy(label, settled, &truth)?;
-        workload::row(&mut report, label, &accuracy);
+        let accuracy = workload::row(&mut report, label, settled, &truth)?;
         scores.push((label, accuracy.quarter));
     }
     for (label, score) in scores {

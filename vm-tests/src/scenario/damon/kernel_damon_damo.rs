@@ -139,8 +139,7 @@ fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
     let ours = workload::snapshots(output, "ours")?;
     workload::heading(report, "scattered, 16 of 128 MiB");
     for (label, snapshots) in [("damo", theirs), ("isotherm --world kernel", ours)] {
-        let accuracy = workload::accuracy(label, &snapshots, &truth)?;
-        workload::row(report, label, &accuracy);
+        let accuracy = workload::row(report, label, &snapshots, &truth)?;
         let mib = |bytes: f64| bytes / accuracy.snapshots as f64 / f64::from(1 << 20);
         report.say(format!(
             "    hot in a snapshot: {:.1} MiB said, of which {:.1} are; {:.1} in truth",
