@@ -1,10 +1,16 @@
-//! Files that are fetched once: kernels, damo, a Python.
+//! Files that are fetched once: kernels, damo, a Python. Locked files beside them limit the virtual machines that run at
+//! once on this checkout to two, across all processes.
 
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use crate::error::VmError;
+
+/// Virtual machines that run at once. `cargo test` runs tests on all processors.
+const SLOTS: usize = 2;
 
 /// Returns `vm-tests/cache` or `$ISOTHERM_VM_CACHE`, and creates it if it is missing.
 pub(crate) fn cache_dir() -> Result<PathBuf, VmError> {
@@ -23,12 +29,30 @@ pub(crate) fn lock(path: &Path) -> Result<fs::File, VmError> {
     Ok(file)
 }
 
-pub(crate) fn open_lock(path: &Path) -> Result<fs::File, VmError> {
+fn open_lock(path: &Path) -> Result<fs::File, VmError> {
     fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(path)
         .map_err(VmError::io("open", path))
+}
+
+/// Waits for the right to run a machine, which lasts until the returned file is dropped. The kernel releases a lock
+/// however its holder ends.
+pub(crate) fn slot() -> Result<fs::File, VmError> {
+    let cache = cache_dir()?;
+    loop {
+        for index in 0..SLOTS {
+            let path = cache.join(format!("slot-{index}.lock"));
+            let file = open_lock(&path)?;
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(e)) => return Err(VmError::io("lock", path)(e)),
+            }
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// Returns the tree of this name in the cache. If it is missing, `make` makes it, with a directory for its own files.

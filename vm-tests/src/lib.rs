@@ -29,13 +29,14 @@ mod error;
 mod image;
 mod kernel;
 mod module;
+mod pages;
 mod product;
 mod qemu;
 pub mod scenario;
-mod slot;
 mod vm;
 
 pub use error::VmError;
 pub use kernel::{Kernel, KernelImage};
+pub use pages::{Pages, Part};
 pub use product::{guest_tool, isotherm};
 pub use vm::{Vm, VmOutput};

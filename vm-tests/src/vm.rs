@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::cache;
 use crate::error::{VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
 use crate::module;
 use crate::qemu::{Accelerator, Qemu};
-use crate::slot::Slot;
 
 const TAIL_LINES: usize = 25;
 /// Everything that QEMU can emulate, except fast string instructions: QEMU executes them byte by byte, and kernels rely
@@ -34,14 +34,20 @@ pub struct Vm {
     memory_mib: u32,
     numa_nodes: u32,
     cmdline_extra: String,
-    programs: Vec<(PathBuf, String)>,
-    files: Vec<(PathBuf, String)>,
-    trees: Vec<(PathBuf, String)>,
-    texts: Vec<(String, String)>,
+    contents: Vec<(Content, String)>,
     modules: Vec<String>,
     script: String,
     cpu_limit: Duration,
     instruction_ns_log2: u32,
+}
+
+/// The source of files in the guest.
+#[derive(Clone, Debug)]
+enum Content {
+    Program(PathBuf),
+    Tree(PathBuf),
+    File(PathBuf),
+    Text(String),
 }
 
 /// The results of a virtual machine.
@@ -70,10 +76,7 @@ impl Vm {
             memory_mib: 1024,
             numa_nodes: 1,
             cmdline_extra: String::new(),
-            programs: Vec::new(),
-            files: Vec::new(),
-            trees: Vec::new(),
-            texts: Vec::new(),
+            contents: Vec::new(),
             modules: Vec::new(),
             script: String::new(),
             cpu_limit: CPU_LIMIT,
@@ -114,26 +117,27 @@ impl Vm {
     }
 
     /// Brings a program along as the path `guest`, with the shared libraries that it needs.
-    pub fn program_at(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.programs.push((host.into(), guest.to_owned()));
-        self
+    pub fn program_at(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.with(Content::Program(host.into()), guest)
     }
 
     /// Brings along all files below a directory.
-    pub fn tree(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.trees.push((host.into(), guest.to_owned()));
-        self
+    pub fn tree(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.with(Content::Tree(host.into()), guest)
     }
 
     /// Brings a file along as it is.
-    pub fn file(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.files.push((host.into(), guest.to_owned()));
-        self
+    pub fn file(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.with(Content::File(host.into()), guest)
     }
 
     /// Writes a file in the guest.
-    pub fn text(mut self, guest: &str, content: &str) -> Self {
-        self.texts.push((guest.to_owned(), content.to_owned()));
+    pub fn text(self, guest: &str, content: &str) -> Self {
+        self.with(Content::Text(content.to_owned()), guest)
+    }
+
+    fn with(mut self, content: Content, guest: &str) -> Self {
+        self.contents.push((content, guest.to_owned()));
         self
     }
 
@@ -196,7 +200,7 @@ impl Vm {
 
         let accelerator = Accelerator::from_environment()?;
         let arguments = self.arguments(accelerator, &kernel, work.path());
-        let slot = Slot::wait()?;
+        let slot = cache::slot()?;
         let mut qemu = Qemu::start(&arguments, &work.path().join("stderr"))?;
         let ended = qemu.wait(self.cpu_limit);
         let spent = qemu.spent();
@@ -231,17 +235,13 @@ impl Vm {
 
     fn image(&self, kernel: &KernelImage) -> Result<Image, VmError> {
         let mut image = Image::new()?;
-        for (host, guest) in &self.programs {
-            image.program(host, guest)?;
-        }
-        for (host, guest) in &self.files {
-            image.file(host, guest)?;
-        }
-        for (host, guest) in &self.trees {
-            image.tree(host, guest)?;
-        }
-        for (guest, text) in &self.texts {
-            image.content(guest, text.clone().into_bytes());
+        for (content, guest) in &self.contents {
+            match content {
+                Content::Program(host) => image.program(host, guest)?,
+                Content::Tree(host) => image.tree(host, guest)?,
+                Content::File(host) => image.file(host, guest)?,
+                Content::Text(text) => image.content(guest, text.clone().into_bytes()),
+            }
         }
         let mut modules = Vec::new();
         for name in &self.modules {

@@ -1,12 +1,11 @@
 //! Every action on a process, on each kernel, checked by the state of its pages afterwards.
 
 use super::Report;
-use super::acting::{
-    self, COLD, Deed, HOT, Pages, STILL, TABLES, about, deed, done, intact, mib, pages,
-};
+use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
 use super::workload::SLOW;
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::pages::Pages;
 use crate::vm::VmOutput;
 
 /// Shell that starts a workload on huge pages. The workload writes a quarter of them, every fourth page, and then uses

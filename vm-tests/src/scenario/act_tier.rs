@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::acting::{
-    self, COLD, HOT, Pages, Part, STILL, TABLES, about, demote, done, intact, mib, pages, promote,
+    self, COLD, HOT, STILL, TABLES, about, demote, done, intact, mib, pages, promote,
 };
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::pages::{Pages, Part};
 use crate::vm::VmOutput;
 
 /// Tolerance in bytes. The table monitor finds idle memory page by page; a few pages may be elsewhere for other

@@ -13,6 +13,7 @@ use super::Report;
 use super::workload::Workload;
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::pages::{Pages, Part};
 use crate::vm::{Vm, VmOutput};
 
 /// A hot quarter of 32 MiB, in pieces here and there, of random content that is only read.
@@ -41,42 +42,6 @@ pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
 pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
     let script = format!("{FUNCTIONS}{script}");
     Ok(workload.vm(kernel, &script)?.zram())
-}
-
-/// Places of a workload's memory, in bytes.
-#[derive(Deserialize)]
-pub(super) struct Pages {
-    pub(super) hot: Part,
-    pub(super) cold: Part,
-    pub(super) anon_huge: u64,
-    pub(super) referenced: u64,
-    pub(super) numa_maps: BTreeMap<u32, u64>,
-}
-
-/// Bytes of the hot or the cold part, by place.
-#[derive(Deserialize)]
-pub(super) struct Part {
-    pub(super) present: u64,
-    pub(super) swapped: u64,
-    pub(super) nodes: BTreeMap<u32, u64>,
-    /// Bytes in mappings that are advised to have huge pages, and not to.
-    pub(super) advised_huge: u64,
-    pub(super) advised_small: u64,
-    /// Bytes on the active list, if `look NAME --active` counted them.
-    active: Option<u64>,
-    sum: Option<u64>,
-}
-
-impl Part {
-    /// Returns the bytes on the active list, which `look NAME --active` counts.
-    pub(super) fn active(&self) -> Result<u64, VmError> {
-        let wrong = || VmError::Wrong("active pages were not counted".to_owned());
-        self.active.ok_or_else(wrong)
-    }
-
-    pub(super) fn on(&self, node: u32) -> u64 {
-        self.nodes.get(&node).copied().unwrap_or(0)
-    }
 }
 
 /// Reads the result of `look NAME`.

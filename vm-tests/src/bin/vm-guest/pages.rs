@@ -14,8 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
+use isotherm_vm_tests::{Pages, Part};
 use isotherm_workload::truth;
-use serde::Serialize;
 
 use super::pagemap::{Entry, Pagemap};
 
@@ -36,31 +36,6 @@ pub(crate) struct Args {
     sum: bool,
 }
 
-#[derive(Serialize)]
-struct Answer {
-    hot: Part,
-    cold: Part,
-    /// Bytes of smaps' `AnonHugePages` in the mappings that hold the hot and cold ranges.
-    anon_huge: u64,
-    referenced: u64,
-    /// Bytes of these mappings by node, from numa_maps.
-    numa_maps: BTreeMap<u32, u64>,
-}
-
-/// Bytes of the hot or of the cold ranges, by place.
-#[derive(Serialize, Default)]
-struct Part {
-    present: u64,
-    swapped: u64,
-    nodes: BTreeMap<u32, u64>,
-    /// Bytes in mappings that are advised to have huge pages (MADV_HUGEPAGE), and not to (MADV_NOHUGEPAGE).
-    advised_huge: u64,
-    advised_small: u64,
-    /// Bytes on the active list (PG_active).
-    active: Option<u64>,
-    sum: Option<u64>,
-}
-
 pub(crate) fn run(args: &Args) -> io::Result<()> {
     let file = BufReader::new(File::open(&args.truth)?);
     let episodes = truth::read(file).map_err(io::Error::other)?;
@@ -73,7 +48,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     let nodes = frames_of_nodes()?;
     let mut pagemap = Pagemap::open(args.pid)?;
     let smaps = fs::read_to_string(format!("/proc/{}/smaps", args.pid))?;
-    let mut answer = Answer {
+    let mut answer = Pages {
         hot: part(&mut pagemap, &hot, &nodes)?,
         cold: part(&mut pagemap, cold, &nodes)?,
         anon_huge: mapped(&smaps, "AnonHugePages:", all),

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::error::VmError;
 use crate::kernel::Kernel;
+use crate::pages::{Pages, Part};
 use crate::scenario::Report;
 use crate::scenario::acting::{
-    self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, demote, intact, mib, pages, pattern,
-    promote,
+    self, COLD, HOT, STILL, STILL_IN_ONE, about, demote, intact, mib, pages, pattern, promote,
 };
 use crate::scenario::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
 use crate::vm::VmOutput;
