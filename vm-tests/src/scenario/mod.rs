@@ -62,6 +62,12 @@ pub struct Report {
 }
 
 impl Report {
+    fn of(line: impl Into<String>) -> Self {
+        Self {
+            lines: vec![line.into()],
+        }
+    }
+
     /// Adds a line.
     pub fn say(&mut self, line: impl Into<String>) {
         self.lines.push(line.into());

@@ -6,12 +6,14 @@
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::time::SystemTime;
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_engine::{AddressRange, Nanos};
 use isotherm_workload::layout::{Heat, Temperature};
 use isotherm_workload::truth::{self, Line, RegionPlace};
+
+use super::memory::touch;
 
 /// Keep a known part of memory hot until killed, and write the truth about it to a file.
 #[derive(clap::Args)]
@@ -61,12 +63,6 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     truth::write(&mut out, &start)?;
     loop {
         touch(hot);
-    }
-}
-
-fn touch(memory: &[AtomicU8]) {
-    for page in memory.iter().step_by(PAGE_SIZE as usize) {
-        page.fetch_add(1, Ordering::Relaxed);
     }
 }
 
