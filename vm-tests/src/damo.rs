@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cache::{cache_dir, fetched, lock, unpack_packages};
-use crate::error::{self, VmError};
+use crate::error::{self, Result, VmError};
 use crate::vm::Vm;
 
 /// The version that everything is compared with, as in `tests/interop/requirements.txt`.
@@ -36,7 +36,7 @@ const PROGRAMS: [(&str, &str); 3] = [
     ),
 ];
 
-pub(crate) fn with_damo(vm: Vm) -> Result<Vm, VmError> {
+pub(crate) fn with_damo(vm: Vm) -> Result<Vm> {
     let _guard = lock(&cache_dir()?.join("damo.lock"))?;
     let (damo, python) = (damo()?, python()?);
     let library = python.join("usr/lib/python3.11");
@@ -49,7 +49,7 @@ pub(crate) fn with_damo(vm: Vm) -> Result<Vm, VmError> {
         .fold(vm, |vm, (path, text)| vm.text(path, text)))
 }
 
-fn damo() -> Result<PathBuf, VmError> {
+fn damo() -> Result<PathBuf> {
     fetched(&format!("damo_{VERSION}"), |work, tree| {
         let wanted = format!("damo=={VERSION}");
         let options = [
@@ -68,7 +68,7 @@ fn damo() -> Result<PathBuf, VmError> {
     })
 }
 
-fn python() -> Result<PathBuf, VmError> {
+fn python() -> Result<PathBuf> {
     fetched("python3.11", |work, tree| {
         unpack_packages(&[], &PACKAGES.map(str::to_owned), work, tree, output)?;
         output(&mut compile(&tree.join("usr/lib/python3.11"), tree)).map(drop)
@@ -92,7 +92,7 @@ fn compile(tree: &Path, python: &Path) -> Command {
     command
 }
 
-fn output(command: &mut Command) -> Result<Vec<u8>, VmError> {
+fn output(command: &mut Command) -> Result<Vec<u8>> {
     error::output(command).map_err(|error| {
         VmError::Unavailable {
         what: format!("damo {VERSION} with a Python"),

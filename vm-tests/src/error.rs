@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+pub(crate) type Result<T, E = VmError> = std::result::Result<T, E>;
+
 /// The reason why a virtual machine gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {

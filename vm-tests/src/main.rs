@@ -89,7 +89,7 @@ fn run(args: &Args, scenarios: &[VmScenario]) -> ExitCode {
             let kernel = test.kernel;
             let title = format!("{} on {}", s.name, kernel.series());
             let started = Instant::now();
-            let result = (s.run)(kernel);
+            let result = s.run(kernel);
             let seconds = started.elapsed().as_secs_f64();
             match result {
                 Ok(report) => {

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 
 /// Time after which a machine is killed, even if it has only waited for a processor of the host.
 const LONGEST: Duration = Duration::from_mins(40);
@@ -28,7 +28,7 @@ pub(crate) enum Accelerator {
 
 impl Accelerator {
     /// Reads `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default, or `kvm`.
-    pub(crate) fn from_environment() -> Result<Self, VmError> {
+    pub(crate) fn from_environment() -> Result<Self> {
         let value = std::env::var_os("ISOTHERM_VM_ACCEL").unwrap_or_else(|| "tcg".into());
         match value.to_str() {
             Some("tcg") => Ok(Self::Emulation),
@@ -76,7 +76,7 @@ pub(crate) struct Qemu {
 
 impl Qemu {
     /// Starts QEMU with these arguments; its error messages go to `stderr`.
-    pub(crate) fn start(arguments: &[String], stderr: &Path) -> Result<Self, VmError> {
+    pub(crate) fn start(arguments: &[String], stderr: &Path) -> Result<Self> {
         // setpriv would report a missing QEMU only by its own exit code.
         match Command::new("qemu-system-x86_64").arg("--version").output() {
             Ok(output) if output.status.success() => {}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::cache;
-use crate::error::{VmError, tail};
+use crate::error::{Result, VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
 use crate::module;
@@ -176,7 +176,7 @@ impl Vm {
     }
 
     /// Boots, runs the script, and fails unless its exit code is 0.
-    pub fn run_ok(&self) -> Result<VmOutput, VmError> {
+    pub fn run_ok(&self) -> Result<VmOutput> {
         let output = self.run()?;
         if output.exit_code == 0 {
             return Ok(output);
@@ -188,7 +188,7 @@ impl Vm {
     }
 
     /// Boots, runs the script, and returns its results, whatever its exit code.
-    pub fn run(&self) -> Result<VmOutput, VmError> {
+    pub fn run(&self) -> Result<VmOutput> {
         let kernel = self.kernel.image()?;
         let work = tempfile::tempdir().map_err(VmError::io("make a directory in", "/tmp"))?;
         let initrd = work.path().join("initramfs");
@@ -233,7 +233,7 @@ impl Vm {
         if self.cpus > 1 { 2 } else { 1 }
     }
 
-    fn image(&self, kernel: &KernelImage) -> Result<Image, VmError> {
+    fn image(&self, kernel: &KernelImage) -> Result<Image> {
         let mut image = Image::new()?;
         for (content, guest) in &self.contents {
             match content {
@@ -345,26 +345,26 @@ impl VmOutput {
     }
 
     /// Returns a file from `/out`, as text.
-    pub fn text(&self, name: &str) -> Result<String, VmError> {
+    pub fn text(&self, name: &str) -> Result<String> {
         self.bytes(name)
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
     /// Parses the file `NAME.json` from `/out`.
-    pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, VmError> {
+    pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         serde_json::from_slice(self.bytes(&format!("{name}.json"))?)
             .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
     }
 
     /// Reads the number in the file `NAME.txt` from `/out`.
-    pub fn number(&self, name: &str) -> Result<u64, VmError> {
+    pub fn number(&self, name: &str) -> Result<u64> {
         let text = self.text(&format!("{name}.txt"))?;
         let number = text.trim().parse();
         number.map_err(|_| VmError::Wrong(format!("{name}.txt holds no number: {text}")))
     }
 
     /// Returns a file from `/out`.
-    pub fn bytes(&self, name: &str) -> Result<&[u8], VmError> {
+    pub fn bytes(&self, name: &str) -> Result<&[u8]> {
         self.files.get(name).map(Vec::as_slice).ok_or_else(|| {
             VmError::Wrong(format!(
                 "the script left no /out/{name}; it left {:?} and said:\n{}",
@@ -401,7 +401,7 @@ fn unpack(stream: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
 }
 
 /// Copies a machine's console and its results, a gzipped tar, into `dir` for inspection.
-fn keep(work: &Path, dir: &Path) -> Result<(), VmError> {
+fn keep(work: &Path, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(VmError::io("make", dir))?;
     for (from, to) in [("console", "console.txt"), ("results", "results.tar.gz")] {
         let to = dir.join(to);

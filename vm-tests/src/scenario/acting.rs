@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::workload::Workload;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::pages::{Pages, Part};
 use crate::vm::{Vm, VmOutput};
@@ -34,18 +34,18 @@ pub(super) const TABLES: &str = "--cpu-budget 20%";
 pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 
 /// Returns a machine that has everything these scenarios need.
-pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
+pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm> {
     vm_with(&STILL, kernel, script)
 }
 
 /// Returns such a machine with another workload than [`STILL`].
-pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
+pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm> {
     let script = format!("{FUNCTIONS}{script}");
     Ok(workload.vm(kernel, &script)?.zram())
 }
 
 /// Reads the result of `look NAME`.
-pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages, VmError> {
+pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages> {
     output.json(name)
 }
 
@@ -105,7 +105,7 @@ impl Deed {
 }
 
 /// Reads the counters of `act NAME`.
-pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
+pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed> {
     let summary: Summary = output.json(name)?;
     let deed = summary.schemes.into_iter().next();
     let deed = deed.ok_or_else(|| VmError::Wrong(format!("{name}.json lacks a scheme")))?;
@@ -202,13 +202,13 @@ pub(super) fn done(
     output: &VmOutput,
     did: &str,
     after: &str,
-) -> Result<(Deed, Pages), VmError> {
+) -> Result<(Deed, Pages)> {
     let (deed, after) = (deed(output, did)?, pages(output, after)?);
     say(report, &deed, &after);
     Ok((deed, after))
 }
 
-pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), VmError> {
+pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<()> {
     let sums = |pages: &Pages| (pages.hot.sum, pages.cold.sum);
     let (then, now) = (sums(before), sums(after));
     ensure!(
@@ -219,11 +219,11 @@ pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), Vm
 }
 
 /// Fails unless all of these are what they should be: a name, the bytes, the right bytes, and the slack.
-pub(super) fn about(report: &Report, all: &[(&str, u64, u64, u64)]) -> Result<(), VmError> {
+pub(super) fn about(all: &[(&str, u64, u64, u64)]) -> Result<()> {
     for (what, bytes, want, slack) in all {
         ensure!(
             bytes.abs_diff(*want) <= *slack,
-            "{what}: {}, not {} (within {})\n{report}",
+            "{what}: {}, not {} (within {})",
             mib(*bytes),
             mib(*want),
             mib(*slack)

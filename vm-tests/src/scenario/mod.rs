@@ -33,7 +33,7 @@ use damon::{
 
 use std::fmt;
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::qemu;
 
@@ -41,10 +41,21 @@ use crate::qemu;
 pub struct VmScenario {
     pub name: String,
     pub about: &'static str,
-    /// Runs the scenario; a wrong answer is [`VmError::Wrong`].
-    pub run: fn(Kernel) -> Result<Report, VmError>,
+    checks: fn(Kernel, &mut Report) -> Result<()>,
     /// The tests, one for each kernel on which the scenario makes sense.
     pub tests: Vec<Test>,
+}
+
+impl VmScenario {
+    /// Runs the scenario. If the guest's answer is wrong, the error has the measurements up to it.
+    pub fn run(&self, kernel: Kernel) -> Result<Report> {
+        let mut report = Report::default();
+        match (self.checks)(kernel, &mut report) {
+            Ok(()) => Ok(report),
+            Err(VmError::Wrong(why)) => Err(VmError::Wrong(format!("{why}\n{report}"))),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A scenario on a kernel.
@@ -62,12 +73,6 @@ pub struct Report {
 }
 
 impl Report {
-    fn of(line: impl Into<String>) -> Self {
-        Self {
-            lines: vec![line.into()],
-        }
-    }
-
     /// Adds a line.
     pub fn say(&mut self, line: impl Into<String>) {
         self.lines.push(line.into());
@@ -87,7 +92,7 @@ macro_rules! listed {
         vec![$(VmScenario {
             name: stringify!($scenario).replace('_', "-"),
             about: $about,
-            run: $module::$run,
+            checks: $module::$run,
             tests: vec![$(Test {
                 kernel: Kernel::of_test(stringify!($kernel)),
                 is_long: !concat!("", $($why)?).is_empty(),
@@ -110,9 +115,9 @@ pub fn test(scenario: &str, on: &str) {
     let path = &format!("{scenario}::{on}");
     let (name, kernel) = (scenario.replace('_', "-"), Kernel::of_test(on));
     let found = all().into_iter().find(|scenario| scenario.name == name);
-    let run = found.expect("the tests are made of the same list").run;
+    let scenario = found.expect("the tests are made of the same list");
     qemu::take_spent();
-    let result = try_again(path, || run(kernel));
+    let result = try_again(path, || scenario.run(kernel));
     let spent = qemu::take_spent();
     // The test runner collects lines with `AGAIN` and `TOOK`.
     eprintln!(
@@ -128,7 +133,7 @@ pub fn test(scenario: &str, on: &str) {
 }
 
 /// Runs a scenario at most [`TRIES`] times. Returns the first success or the last failure.
-fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Report, VmError> {
+fn try_again(path: &str, run: impl Fn() -> Result<Report>) -> Result<Report> {
     for tried in 1..TRIES {
         match run() {
             Err(e) if !matches!(e, VmError::Unavailable { .. }) => {

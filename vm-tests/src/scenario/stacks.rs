@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Report;
 use super::acting::mib;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
@@ -28,7 +28,7 @@ const REFUSED: [(&str, &str); 3] = [
     ("lockdown", "isotherm doctor"),
 ];
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "isotherm swap zram --size 128M || exit 1\n\
          echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
@@ -62,24 +62,20 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         .zram()
         .script(&script);
     let output = vm.run_ok()?;
-    let mut report = Report::default();
     for (name, how) in [("plain", "page table"), ("traced", "tracing")] {
         let setting = huge_pages_setting(&output, name)?;
         report.say(format!("{name}: huge pages are seen by: {setting}"));
-        ensure!(setting.contains(how), "{name}: not by {how}\n{report}");
+        ensure!(setting.contains(how), "{name}: not by {how}");
     }
     for (of, wanted) in WANTED {
-        check(&mut report, &output, of, wanted)?;
+        check(report, &output, of, wanted)?;
     }
     for (who, wanted) in REFUSED {
         let said = output.text(who)?;
         report.say(format!("{who}: {}", said.trim()));
-        ensure!(
-            said.contains(wanted),
-            "{who} is not told of `{wanted}`\n{report}"
-        );
+        ensure!(said.contains(wanted), "{who} is not told of `{wanted}`");
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Functions and their bytes, by report.
@@ -104,12 +100,7 @@ const WANTED: [(&str, &[(&str, u64)]); 3] = [
 ];
 
 /// Fails unless a report attributes its bytes to each of these functions.
-fn check(
-    report: &mut Report,
-    output: &VmOutput,
-    of: &str,
-    wanted: &[(&str, u64)],
-) -> Result<(), VmError> {
+fn check(report: &mut Report, output: &VmOutput, of: &str, wanted: &[(&str, u64)]) -> Result<()> {
     let json: Value = output.json(of)?;
     let mut wrong = None;
     for (function, bytes) in wanted {
@@ -125,7 +116,7 @@ fn check(
     }
     ensure!(
         wrong.is_none(),
-        "{of}: {wrong:?} has something else\n{report}{}",
+        "{of}: {wrong:?} has something else: {}",
         json["blamed"]
     );
     Ok(())
@@ -144,7 +135,7 @@ fn blamed(report: &Value, function: &str) -> u64 {
         .sum()
 }
 
-fn huge_pages_setting(output: &VmOutput, name: &str) -> Result<String, VmError> {
+fn huge_pages_setting(output: &VmOutput, name: &str) -> Result<String> {
     let file = format!("{name}.isotherm");
     let reader = Reader::open(output.bytes(&file)?);
     let reader = reader.map_err(|e| VmError::Wrong(format!("{file}: {e}")))?;

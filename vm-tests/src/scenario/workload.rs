@@ -10,7 +10,7 @@ use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
 use super::Report;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
@@ -68,7 +68,7 @@ impl Workload {
     }
 
     /// Returns a machine that has everything the workload needs, and that runs `script`.
-    pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
+    pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm> {
         let config = match self {
             Self::Exercise(config) => config,
             Self::High => "",
@@ -94,17 +94,17 @@ pub(super) const SLOW: &str =
     "--sample-interval 100ms --aggregation-interval 1s --update-interval 10s";
 
 /// Reads the truth that the workload wrote.
-pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>, VmError> {
+pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>> {
     truth_in(output, "truth.jsonl")
 }
 
 /// Reads the truth from `file`.
-pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>, VmError> {
+pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>> {
     truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
 }
 
 /// Reads the items of the record `NAME.isotherm` that came back.
-pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>, VmError> {
+pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>> {
     let file = format!("{name}.isotherm");
     let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{file}: {e}"));
     let mut reader = Reader::open(output.bytes(&file)?).map_err(|e| wrong(&e))?;
@@ -118,7 +118,7 @@ pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>, VmError>
 }
 
 /// Reads the snapshots of such a record.
-pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
+pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>> {
     let of = |item: Item| match item {
         Item::Snapshot(snapshot) => Some(snapshot),
         _ => None,
@@ -140,7 +140,7 @@ pub(super) fn row(
     name: &str,
     snapshots: &[Snapshot],
     truth: &[Episode],
-) -> Result<Accuracy, VmError> {
+) -> Result<Accuracy> {
     let a = score(snapshots, truth, WARM_UP);
     ensure!(
         a.snapshots >= 3,
@@ -163,16 +163,11 @@ pub(super) fn row(
 }
 
 /// Fails unless both precision and recall reach `least`.
-pub(super) fn require(
-    report: &Report,
-    name: &str,
-    score: AccuracyScore,
-    least: f64,
-) -> Result<(), VmError> {
+pub(super) fn require(name: &str, score: AccuracyScore, least: f64) -> Result<()> {
     let good = |value: Option<f64>| value.is_some_and(|v| v >= least);
     ensure!(
         good(score.precision()) && good(score.recall()),
-        "{name}: precision and recall are to be at least {least}\n{report}"
+        "{name}: precision and recall are to be at least {least}"
     );
     Ok(())
 }

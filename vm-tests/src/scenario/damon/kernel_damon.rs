@@ -4,7 +4,7 @@
 //! Something wakes on the workload's processor every millisecond, which switches address spaces: DAMON flushes no TLB,
 //! and an emulated one, which keeps its entries until then, hides accesses otherwise.
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::scenario::Report;
 use crate::scenario::acting::{self, mib, pages};
@@ -24,23 +24,21 @@ pub(in crate::scenario) const FUNCTIONS: &str = include_str!("../kernel_damon.sh
 pub(in crate::scenario) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";
 pub(in crate::scenario) const DOES_NOTHING: &str = "`vaddr` takes it and does nothing";
 
-pub(in crate::scenario) fn records(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn records(kernel: Kernel, report: &mut Report) -> Result<()> {
     match kernel {
-        Kernel::Debian61 => without(kernel),
-        _ => record(kernel),
+        Kernel::Debian61 => without(kernel, report),
+        _ => record(kernel, report),
     }
 }
 
-fn without(kernel: Kernel) -> Result<Report, VmError> {
+fn without(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "{FUNCTIONS}{}refused absent record --world kernel --pid $target --duration 1s -o /tmp/no\n",
         SCATTERED.start_anywhere()
     );
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
-    let mut report = Report::default();
     let words = "this kernel has no DAMON that can be driven";
-    says(&mut report, &output, "absent", words)?;
-    Ok(report)
+    says(report, &output, "absent", words)
 }
 
 /// Returns a script that records in every way, and then disturbs Isotherm: another user of DAMON, a missing feature, a
@@ -85,13 +83,12 @@ fn recording() -> String {
     .concat()
 }
 
-fn record(kernel: Kernel) -> Result<Report, VmError> {
+fn record(kernel: Kernel, report: &mut Report) -> Result<()> {
     // In a slower guest too little happens between samples for DAMON to distinguish hot from cold.
     let vm = SCATTERED.vm(kernel, &recording())?.instruction_ns_log2(3);
     let output = vm.run_ok()?;
-    let mut report = Report::default();
     let truth = workload::truth(&output)?;
-    workload::heading(&mut report, "scattered, 16 of 128 MiB");
+    workload::heading(report, "scattered, 16 of 128 MiB");
     let mut scores = Vec::new();
     for (name, label) in [
         ("kernel", "--world kernel, by tracepoint"),
@@ -99,11 +96,11 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
     ] {
         let snapshots = workload::snapshots(&output, name)?;
         let settled = &snapshots[snapshots.len() / SETTLING..];
-        let accuracy = workload::row(&mut report, label, settled, &truth)?;
+        let accuracy = workload::row(report, label, settled, &truth)?;
         scores.push((label, accuracy.quarter));
     }
     for (label, score) in scores {
-        workload::require(&report, label, score, LEAST_REGIONS)?;
+        workload::require(label, score, LEAST_REGIONS)?;
     }
     let physical = workload::snapshots(&output, "physical")?;
     ensure!(
@@ -111,14 +108,13 @@ fn record(kernel: Kernel) -> Result<Report, VmError> {
         "nothing was seen of physical memory: {} snapshots",
         physical.len()
     );
-    says(&mut report, &output, "in_use", IN_USE)?;
-    says(&mut report, &output, "lacks", DOES_NOTHING)?;
+    says(report, &output, "in_use", IN_USE)?;
+    says(report, &output, "lacks", DOES_NOTHING)?;
     if output.bytes("module.txt").is_ok() {
-        says(&mut report, &output, "module", "DAMON_STAT")?;
+        says(report, &output, "module", "DAMON_STAT")?;
     }
     let words = "an isotherm that was killed had left kernel DAMON on";
-    says(&mut report, &output, "recovered", words)?;
-    Ok(report)
+    says(report, &output, "recovered", words)
 }
 
 /// Fails unless a line of the message `NAME.txt` contains `words`, and adds that line to the report.
@@ -127,7 +123,7 @@ pub(in crate::scenario) fn says(
     output: &VmOutput,
     name: &str,
     words: &str,
-) -> Result<(), VmError> {
+) -> Result<()> {
     let text = output.text(&format!("{name}.txt"))?;
     let line = text.lines().find(|line| line.contains(words));
     let line =
@@ -136,7 +132,7 @@ pub(in crate::scenario) fn says(
     Ok(())
 }
 
-pub(in crate::scenario) fn act(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn act(kernel: Kernel, report: &mut Report) -> Result<()> {
     let options = format!(
         "--world kernel --no-guard {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target"
     );
@@ -156,7 +152,6 @@ pub(in crate::scenario) fn act(kernel: Kernel) -> Result<Report, VmError> {
     let output = acting::vm(kernel, &script)?.run_ok()?;
     let (before, dry) = (pages(&output, "before")?, pages(&output, "dry")?);
     let (after, summed) = (pages(&output, "after")?, pages(&output, "summed")?);
-    let mut report = Report::default();
     report.say(format!(
         "cold memory present: {} before, {} after a dry run, {} after pageout; hot: {}",
         mib(before.cold.present),
@@ -168,12 +163,11 @@ pub(in crate::scenario) fn act(kernel: Kernel) -> Result<Report, VmError> {
     report.say(actions.lines().nth(1).unwrap_or_default());
     ensure!(
         dry.cold.present + LEFT >= acting::COLD,
-        "a dry run has paged out\n{report}"
+        "a dry run has paged out"
     );
     ensure!(
         after.cold.present <= LEFT,
-        "what is cold is in memory still\n{report}"
+        "what is cold is in memory still"
     );
-    acting::intact(&before, &summed, "when the kernel paged out")?;
-    Ok(report)
+    acting::intact(&before, &summed, "when the kernel paged out")
 }

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::scenario::Report;
 use crate::scenario::acting::{self, mib, pages, pattern};
@@ -46,7 +46,7 @@ fn page_out(quotas: &Value) -> Value {
     })
 }
 
-pub(in crate::scenario) fn limited(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn limited(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          {start}taskset 1 vm-guest wake &\n\
@@ -65,10 +65,8 @@ pub(in crate::scenario) fn limited(kernel: Kernel) -> Result<Report, VmError> {
         .text("/bytes.json", &configuration("vaddr", &[page_out(&bytes)]))
         .text("/time.json", &configuration("vaddr", &[page_out(&time)]))
         .run_ok()?;
-    let mut report = Report::default();
-    by_bytes(&mut report, &output)?;
-    by_time(&mut report, &output)?;
-    Ok(report)
+    by_bytes(report, &output)?;
+    by_time(report, &output)
 }
 
 /// Returns the seconds from the first reading of the counters to `now`.
@@ -76,7 +74,7 @@ fn since(first: &Counters, now: &Counters) -> f64 {
     now.seconds - first.seconds
 }
 
-fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<()> {
     let all = counters(output, "bytes", 0)?;
     // Schemes are held until the quota is in force: memory that they try until then is not applied, and does not count.
     let is_held = |now: &Counters| now.effective == 0 && now.applied == 0;
@@ -99,29 +97,29 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         let windows = since(&first, now) as u64 + 2;
         ensure!(
             now.tried - first.tried <= windows * LIMIT,
-            "more than the quota was tried: {now:?} after {first:?}\n{report}"
+            "more than the quota was tried: {now:?} after {first:?}"
         );
         // Between a commit and the kernel's answer the tree contains 0.
         ensure!(
             matches!(now.effective, 0 | LIMIT),
-            "another quota is in force: {now:?}\n{report}"
+            "another quota is in force: {now:?}"
         );
     }
-    ensure!(last.exceeds >= 5, "the quota was not used up\n{report}");
-    ensure!(last.tried >= 5 * LIMIT, "too little was done\n{report}");
+    ensure!(last.exceeds >= 5, "the quota was not used up");
+    ensure!(last.tried >= 5 * LIMIT, "too little was done");
     // Paging out continues while the last counters are read.
     ensure!(
         swapped <= last.applied + 2 * LIMIT,
-        "more is in swap than was applied\n{report}"
+        "more is in swap than was applied"
     );
     ensure!(
         swapped >= last.applied / 2,
-        "what was applied is not in swap\n{report}"
+        "what was applied is not in swap"
     );
     Ok(())
 }
 
-fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_time(report: &mut Report, output: &VmOutput) -> Result<()> {
     let all = counters(output, "time", 0)?;
     let last = all[all.len() - 1];
     let quotas: Vec<u64> = all
@@ -141,18 +139,18 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     ensure!(
         quotas.first() == Some(&FIRST_GUESS),
-        "another quota is in force\n{report}"
+        "another quota is in force"
     );
     ensure!(
         least < FIRST_GUESS,
-        "the kernel's speed in emulation is not measured\n{report}"
+        "the kernel's speed in emulation is not measured"
     );
     for pair in all.windows(2) {
         let windows = since(&pair[0], &pair[1]) as u64 + 2;
         let quota = pair[0].effective.max(pair[1].effective).max(1);
         ensure!(
             pair[1].tried - pair[0].tried <= windows * quota || pair[0].effective == 0,
-            "more than the quota was tried: {pair:?}\n{report}"
+            "more than the quota was tried: {pair:?}"
         );
     }
     Ok(())
@@ -222,7 +220,7 @@ const PRESSURE: &str = "\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
     sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-after.txt\n";
 
-pub(in crate::scenario) fn follow(kernel: Kernel) -> Result<Report, VmError> {
+pub(in crate::scenario) fn follow(kernel: Kernel, report: &mut Report) -> Result<()> {
     let has_nodes = kernel != Kernel::Debian612;
     let of_memory = if has_nodes {
         format!(
@@ -263,17 +261,16 @@ pub(in crate::scenario) fn follow(kernel: Kernel) -> Result<Report, VmError> {
             &configuration("vaddr", &[of_free_memory("temporal")]),
         )
         .run_ok()?;
-    let mut report = Report::default();
-    by_what_is_said(&mut report, &output)?;
+    by_what_is_said(report, &output)?;
     if has_nodes {
-        by_free_memory(&mut report, &output)?;
+        by_free_memory(report, &output)?;
     } else {
-        by_pressure(&mut report, &output)?;
+        by_pressure(report, &output)?;
         for words in ["does not take 'node_mem_free_bp'", "quota tuner `temporal`"] {
-            says(&mut report, &output, "nodes", words)?;
+            says(report, &output, "nodes", words)?;
         }
     }
-    Ok(report)
+    Ok(())
 }
 
 const MEMORY_MIB: u32 = 768;
@@ -292,7 +289,7 @@ fn law(score: u64, windows: usize) -> Vec<u64> {
         .collect()
 }
 
-fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<()> {
     for (at, said) in (0..).zip(SAID) {
         let all = counters(output, "user", at)?;
         let last = all[all.len() - 1];
@@ -317,21 +314,21 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError
                 .filter(|_| begun <= 2)
                 .ok_or_else(|| {
                     let effective = now.effective;
-                    VmError::Wrong(format!("{effective} does not follow by the law\n{report}"))
+                    VmError::Wrong(format!("{effective} does not follow by the law"))
                 })?;
         }
         if said == 0 {
-            ensure!(last.effective == CAP, "the cap is not reached\n{report}");
+            ensure!(last.effective == CAP, "the cap is not reached");
         }
         ensure!(
             (last.effective > 1) == (said < 10_000),
-            "a goal that is reached grows, or one that is not does not\n{report}"
+            "a goal that is reached grows, or one that is not does not"
         );
     }
     Ok(())
 }
 
-fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<()> {
     let all = counters(output, "pressure", 0)?;
     let quotas: Vec<u64> = all.iter().map(|now| now.effective).collect();
     let waited = output.number("waited-after")? - output.number("waited-before")?;
@@ -340,16 +337,16 @@ fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     let most = quotas.iter().copied().max().unwrap_or(0);
     let at = quotas.iter().position(|quota| *quota == most).unwrap_or(0);
-    ensure!(most >= 1 << 20, "it does not grow\n{report}");
+    ensure!(most >= 1 << 20, "it does not grow");
     let least = quotas[at..].iter().copied().min().unwrap_or(most);
     ensure!(
         waited > 1_000 && least < most / 2,
-        "it does not fall under pressure\n{report}"
+        "it does not fall under pressure"
     );
     Ok(())
 }
 
-fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<()> {
     let (before, goal) = (output.number("free-before")?, output.number("free-goal")?);
     let after = output.number("free-after")?;
     let all = counters(output, "free", 0)?;
@@ -362,11 +359,8 @@ fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError>
         mib(cold.present),
         last.effective,
     ));
-    ensure!(after + 50 >= goal, "the goal is not reached\n{report}");
-    ensure!(
-        cold.present >= 16 << 20,
-        "it does not stop at the goal\n{report}"
-    );
-    ensure!(last.effective == 0, "at the goal a quota is left\n{report}");
+    ensure!(after + 50 >= goal, "the goal is not reached");
+    ensure!(cold.present >= 16 << 20, "it does not stop at the goal");
+    ensure!(last.effective == 0, "at the goal a quota is left");
     Ok(())
 }

@@ -25,7 +25,7 @@ use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verd
 use isotherm_workload::family::{EDGE, Ready, TouchJournal};
 use isotherm_workload::score::{AccuracyScore, share};
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::scenario::kernel_damon::FUNCTIONS;
@@ -92,8 +92,7 @@ struct Row {
     interval: Option<f64>,
 }
 
-pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let mut report = Report::default();
+pub(in crate::scenario) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     report.say(format!(
         "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",
         LIMIT >> 20
@@ -116,18 +115,13 @@ pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
             }
         }
         for (at, rows) in rows.iter().enumerate() {
-            say(
-                &mut report,
-                if at == 0 { &name } else { "" },
-                MODES[at].0,
-                rows,
-            );
+            say(report, if at == 0 { &name } else { "" }, MODES[at].0, rows);
         }
     }
-    Ok(report)
+    Ok(())
 }
 
-fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
+fn boot(kernel: Kernel, case: u64) -> Result<VmOutput> {
     Vm::new(kernel)
         .instruction_ns_log2(NS_LOG2)
         .program(product::isotherm()?, "isotherm")
@@ -137,13 +131,13 @@ fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
         .run_ok()
 }
 
-fn journal(output: &VmOutput) -> Result<TouchJournal, VmError> {
+fn journal(output: &VmOutput) -> Result<TouchJournal> {
     let ready: Ready = output.json("ready")?;
     TouchJournal::read(ready, output.bytes("journal")?)
         .map_err(|e| VmError::Wrong(format!("the journal: {e}")))
 }
 
-fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, VmError> {
+fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row> {
     let snapshots = workload::snapshots(output, &at.to_string())?;
     let share = output.text(&format!("{at}.share"))?;
     let is_physical = MODES[at].1.contains("--physical");
@@ -228,7 +222,7 @@ struct ByFrame<'a> {
 }
 
 impl<'a> ByFrame<'a> {
-    fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self, VmError> {
+    fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self> {
         let (before, after) = (output.bytes("frames")?, output.bytes("frames_after")?);
         ensure!(before == after, "pages have moved to other frames");
         let (frames, _) = before.as_chunks();
