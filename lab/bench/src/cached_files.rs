@@ -39,17 +39,15 @@ while True:
             os.preadv(file, [piece[:end - at]], at)
 ";
 
-/// The running program.
+/// The files of the running program.
 pub(super) struct CachedFiles {
-    // It ends before its files are removed.
-    reader: Guarded,
     folder: TempDir,
     size: u64,
 }
 
 impl CachedFiles {
-    /// Starts the program and waits until its files are written.
-    pub(super) fn start(context: &BenchContext) -> anyhow::Result<Self> {
+    /// Starts the program and waits until its files are written. It must end before they are removed.
+    pub(super) fn start(context: &BenchContext) -> anyhow::Result<(Guarded, Self)> {
         let size = if context.quick { 32 * MIB } else { 256 * MIB };
         // The files are beside the build: the directory for temporary files may be in memory.
         let folder = tempfile::tempdir_in(context.root.join("target")).context("no folder")?;
@@ -61,19 +59,7 @@ impl CachedFiles {
         }
         let mut reader = Guarded::spawn(context, command.stdout(Stdio::piped()))?;
         reader.ready()?;
-        Ok(Self {
-            reader,
-            folder,
-            size,
-        })
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        self.reader.id()
-    }
-
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
-        self.reader.check_running()
+        Ok((reader, Self { folder, size }))
     }
 
     /// Compares the record's bytes of the files with those that were read.

@@ -112,10 +112,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             rows.push(row);
         }
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!({ "rows": rows }),
-    })
+    Ok(BenchOutcome::Done(vec![table], json!({ "rows": rows })))
 }
 
 fn measure(context: &BenchContext, case: &'static str, program: &str) -> anyhow::Result<Row> {

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::BenchContext;
 
@@ -186,6 +187,28 @@ impl Guarded {
             .filter(|line| !line.trim().is_empty())
             .collect();
         lines[lines.len().saturating_sub(4)..].join(" / ")
+    }
+}
+
+/// Processes that belong together, and the one that is watched. They end in their order; then their folder is removed.
+pub(super) struct Group {
+    pub(super) children: Vec<Guarded>,
+    pub(super) pid: u32,
+    pub(super) folder: Option<TempDir>,
+}
+
+impl Group {
+    pub(super) fn of(child: Guarded) -> Self {
+        Self {
+            pid: child.id(),
+            children: vec![child],
+            folder: None,
+        }
+    }
+
+    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+        let mut children = self.children.iter_mut();
+        children.try_for_each(Guarded::check_running)
     }
 }
 

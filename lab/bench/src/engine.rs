@@ -62,10 +62,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             json!({ "median_ms": middle, "low_ms": low, "high_ms": high }),
         );
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: data.into(),
-    })
+    Ok(BenchOutcome::Done(vec![table], data.into()))
 }
 
 fn benches(folder: &Path) -> Vec<String> {

@@ -112,10 +112,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         let arms = arms.map(|(arm, outcomes)| (arm.name.to_owned(), json!(outcomes)));
         data.insert(name.to_owned(), arms.collect());
     }
-    Ok(BenchOutcome::Done {
-        tables,
-        data: data.into(),
-    })
+    Ok(BenchOutcome::Done(tables, data.into()))
 }
 
 fn one(

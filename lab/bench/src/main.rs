@@ -221,7 +221,7 @@ impl Mode {
 
 enum BenchOutcome {
     /// Tables for people, numbers for programs.
-    Done { tables: Vec<Table>, data: Value },
+    Done(Vec<Table>, Value),
     /// The bench cannot run here, for this reason.
     Skip(String),
 }
@@ -301,7 +301,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             _ => (bench.run)(&context),
         };
         let result = match outcome {
-            Ok(BenchOutcome::Done { tables, data }) => {
+            Ok(BenchOutcome::Done(tables, data)) => {
                 for table in tables {
                     println!("{table}");
                 }

@@ -57,8 +57,8 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             .collect();
         table.row(vec![name.to_owned(), cell(&values, digits)]);
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!({ "rows": context.rows, "runs": runs }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![table],
+        json!({ "rows": context.rows, "runs": runs }),
+    ))
 }

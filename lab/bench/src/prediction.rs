@@ -50,10 +50,10 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     swap(context, &["zram", "--size", "4G"])?;
     let (pairs, skipped) = measure(context);
     swap(context, &["off"])?;
-    Ok(BenchOutcome::Done {
-        tables: vec![by_program(&pairs), in_all(&pairs)],
-        data: json!({ "pairs": pairs, "skipped": skipped }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![by_program(&pairs), in_all(&pairs)],
+        json!({ "pairs": pairs, "skipped": skipped }),
+    ))
 }
 
 fn by_program(pairs: &[Pair]) -> Table {
@@ -242,8 +242,8 @@ fn one_pair(
 fn record(context: &BenchContext, which: Which, duration: Duration) -> anyhow::Result<PathBuf> {
     let mut subject = which.start(context)?;
     context.sleep(WARM_UP + ALONE)?;
-    subject.check_running()?;
-    trace(context, subject.pid(), duration)
+    subject.group.check_running()?;
+    trace(context, subject.group.pid, duration)
 }
 
 /// Returns the path of a file that a live run writes.
@@ -306,7 +306,7 @@ fn live(
     arm: Option<bool>,
     duration: Duration,
 ) -> anyhow::Result<(f64, Option<[Rate; 2]>)> {
-    let speed = Speed::of(subject.meter(), None);
+    let speed = Speed::of(subject.meter.clone(), None);
     context.sleep(WARM_UP)?;
     let began = now();
     context.sleep(ALONE)?;
@@ -320,7 +320,7 @@ fn live(
     };
     // Acting takes a moment to begin and to end.
     let until = now().min(from + duration.as_secs_f64());
-    subject.check_running()?;
+    subject.group.check_running()?;
     let rates = match speed.within(&[(began, from), (from, until)])[..] {
         [Some(before), Some(then)] => Some([before, then]),
         _ => None,
@@ -340,7 +340,7 @@ fn act(
         .args(["run", "-q", "--json", "--preset", "prcl"])
         .args(["--duration", &format!("{}s", duration.as_secs())])
         .args(no_guard(guard))
-        .args(["--pid", &subject.pid().to_string(), "-o"])
+        .args(["--pid", &subject.group.pid.to_string(), "-o"])
         .arg(of_run(context, "isotherm", guard));
     let summary = Guarded::json(context, &mut acting, duration + SLACK)?;
     std::fs::write(of_run(context, "json", guard), format!("{summary:#}\n"))?;

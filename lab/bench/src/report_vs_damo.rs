@@ -80,10 +80,10 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             }
         }
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table(context.rows, &version, &jobs)],
-        data: json!({ "rows": context.rows, "damo": version, "jobs": jobs }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![table(context.rows, &version, &jobs)],
+        json!({ "rows": context.rows, "damo": version, "jobs": jobs }),
+    ))
 }
 
 #[derive(Serialize)]

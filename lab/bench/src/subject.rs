@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::cached_files::CachedFiles;
-use super::child::{Guarded, compile};
+use super::child::{Group, Guarded, compile};
 use super::meter::Meter;
 use super::truth::program::Running;
-use super::truth::programs::{Busy, PROGRAMS, Program, Progress};
+use super::truth::programs::{PROGRAMS, Program, Progress};
 use super::{BenchContext, machine};
 
 /// Populating 16 GiB takes half a minute if the hypervisor must find the memory first.
@@ -53,23 +53,21 @@ impl Which {
         match self {
             Self::Real(name) => {
                 let program = real(name)?;
-                let busy = program.start(context)?;
+                let group = program.start(context)?;
+                let folder = group.folder.as_ref().context("it has a folder")?;
                 let meter = match program.progress {
-                    Progress::BytesRead => Meter::BytesRead(busy.pid()),
-                    Progress::Waits => Meter::Waits(busy.pid()),
-                    Progress::Said => Meter::Said(busy.folder().join("said")),
+                    Progress::BytesRead => Meter::BytesRead(group.pid),
+                    Progress::Waits => Meter::Waits(group.pid),
+                    Progress::Said => Meter::Said(folder.path().join("said")),
                 };
-                Ok(Subject::new(Process::Real(busy), meter))
+                Ok(Subject::new(group, meter))
             }
             Self::Drawn(number) => {
                 let available = machine::meminfo("MemAvailable:").unwrap_or(0);
                 let seed = context.truth.seed;
                 let running = Running::start(context, seed, number, available / 8)?;
-                let journal = running.journal().to_owned();
-                Ok(Subject::new(
-                    Process::Drawn(running),
-                    Meter::Journal(journal),
-                ))
+                let meter = Meter::Journal(running.journal);
+                Ok(Subject::new(Group::of(running.child), meter))
             }
             Self::Pattern(name) => {
                 let mut command = Command::new(&context.isotherm);
@@ -86,9 +84,12 @@ impl Which {
                 logged(context, &mut command, Meter::Rounds)
             }
             Self::CachedFiles => {
-                let files = CachedFiles::start(context)?;
-                let meter = Meter::BytesRead(files.pid());
-                Ok(Subject::new(Process::CachedFiles(files), meter))
+                let (reader, files) = CachedFiles::start(context)?;
+                let meter = Meter::BytesRead(reader.id());
+                Ok(Subject {
+                    files: Some(files),
+                    ..Subject::new(Group::of(reader), meter)
+                })
             }
         }
     }
@@ -120,7 +121,7 @@ fn logged(
         child.check_running()?;
         context.sleep(Duration::from_millis(50))?;
     }
-    Ok(Subject::new(Process::Logged(child), meter))
+    Ok(Subject::new(Group::of(child), meter))
 }
 
 /// Writes a C program, `unit.c`, that a compiler is busy with for a moment.
@@ -133,49 +134,18 @@ fn write_unit(context: &BenchContext) -> anyhow::Result<()> {
 }
 
 pub(super) struct Subject {
-    process: Process,
-    meter: Meter,
-}
-
-enum Process {
-    Real(Busy),
-    Drawn(Running),
-    Logged(Guarded),
-    CachedFiles(CachedFiles),
+    pub(super) group: Group,
+    pub(super) meter: Meter,
+    /// The files that it reads, if it is the reader of cached files.
+    pub(super) files: Option<CachedFiles>,
 }
 
 impl Subject {
-    fn new(process: Process, meter: Meter) -> Self {
-        Self { process, meter }
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        match &self.process {
-            Process::Real(busy) => busy.pid(),
-            Process::Drawn(running) => running.pid(),
-            Process::Logged(child) => child.id(),
-            Process::CachedFiles(files) => files.pid(),
-        }
-    }
-
-    pub(super) fn meter(&self) -> Meter {
-        self.meter.clone()
-    }
-
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
-        match &mut self.process {
-            Process::Real(busy) => busy.check_running(),
-            Process::Drawn(running) => running.check_running(),
-            Process::Logged(child) => child.check_running(),
-            Process::CachedFiles(files) => files.check_running(),
-        }
-    }
-
-    /// Returns the files that it reads, if it is the reader of cached files.
-    pub(super) fn cached_files(&self) -> Option<&CachedFiles> {
-        match &self.process {
-            Process::CachedFiles(files) => Some(files),
-            _ => None,
+    fn new(group: Group, meter: Meter) -> Self {
+        Self {
+            group,
+            meter,
+            files: None,
         }
     }
 }

@@ -141,16 +141,16 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !programs.is_empty() {
         tables.push(real::table(&compared));
     }
-    Ok(BenchOutcome::Done {
+    Ok(BenchOutcome::Done(
         tables,
-        data: json!({
+        json!({
             "seed": options.seed,
             "cases": watched,
             "replayed": replayed,
             "programs": compared,
             "skipped": skipped,
         }),
-    })
+    ))
 }
 
 fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
@@ -200,8 +200,8 @@ fn watch_case(
     let ready = program.ready.clone();
     let (mut taken, mut failures) = (Vec::new(), Vec::new());
     for mode in modes {
-        program.check_running()?;
-        match record(context, mode, program.pid()) {
+        program.child.check_running()?;
+        match record(context, mode, program.child.id()) {
             Ok((recorded, rss)) => taken.push((mode, recorded, rss)),
             Err(error) if context.stop.load(Ordering::Relaxed) => return Err(error),
             Err(error) => failures.push(format!("{}: {error:#}", mode.name)),

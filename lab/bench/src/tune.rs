@@ -97,16 +97,16 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         .filter(|one| one.method == METHODS[0].0)
         .collect();
     row("prcl as it is", &of, |one| one.given, |_| 0.0);
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!({ "seed": seed, "found": found }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![table],
+        json!({ "seed": seed, "found": found }),
+    ))
 }
 
 fn record(context: &BenchContext, seed: u64, case: u64) -> anyhow::Result<PathBuf> {
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     let program = Running::start(context, seed, case, (available / 8).min(MEMORY_MAX))?;
-    let path = trace(context, program.pid(), context.duration)?;
+    let path = trace(context, program.child.id(), context.duration)?;
     program.finish()?;
     Ok(path)
 }

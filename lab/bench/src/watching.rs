@@ -158,10 +158,10 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     }
     ensure!(!losses.is_empty(), "nothing could be measured");
     tables.insert(0, table(&losses));
-    Ok(BenchOutcome::Done {
+    Ok(BenchOutcome::Done(
         tables,
-        data: json!({ "losses": losses, "failures": failures, "files": files }),
-    })
+        json!({ "losses": losses, "failures": failures, "files": files }),
+    ))
 }
 
 fn table(losses: &[Loss]) -> Table {
@@ -221,17 +221,17 @@ fn measure(
 ) -> anyhow::Result<(Loss, Option<FilesTable>)> {
     println!("{}, {}", variant.name, mode.name);
     let mut subject = variant.which.start(context)?;
-    let speed = Speed::of(subject.meter(), Some(subject.pid()));
+    let speed = Speed::of(subject.meter.clone(), Some(subject.group.pid));
     let turns = match variant.recorder {
         Recorder::Stopped { after_s } => {
             stopped(context, &subject, mode, Duration::from_secs(after_s))?
         }
         Recorder::Restarted => restarted(context, &mut subject, mode)?,
     };
-    subject.check_running()?;
+    subject.group.check_running()?;
     context.sleep(LOGGED)?;
     let rates = speed.within(&turns.windows);
-    let files = subject.cached_files();
+    let files = subject.files.as_ref();
     let files = files.map(|files| files.compare(context, &turns.record));
     let without = rates.iter().step_by(2).flatten();
     let loss = Loss {
@@ -272,7 +272,7 @@ fn stopped(
     let pairs = (context.duration.as_secs() * u64::from(context.repeats) / 2).max(2) as u32;
     // It runs for some time at the end, too, in which it sees what it has missed.
     let time = after * 2 + TURN * (2 * pairs + 2);
-    let mut recording = Recording::start(context, mode, subject.pid(), time)?;
+    let mut recording = Recording::start(context, mode, subject.group.pid, time)?;
     context.sleep(after)?;
     let cpu = process_cpu(recording.id())?;
     let mut windows = Vec::new();
@@ -310,10 +310,10 @@ fn restarted(context: &BenchContext, subject: &mut Subject, mode: &Mode) -> anyh
     let (mut windows, mut shares) = (Vec::new(), Vec::new());
     let mut record = context.scratch.path().to_owned();
     for turn in 0..=2 * RECORDINGS * context.repeats {
-        subject.check_running()?;
+        subject.group.check_running()?;
         let at = turn as usize % arms.len();
         let from = now();
-        let recording = Recording::start(context, &arms[at], subject.pid(), length)?;
+        let recording = Recording::start(context, &arms[at], subject.group.pid, length)?;
         let (path, share) = recording.end(context)?;
         windows.push((from, now()));
         record = path;

@@ -26,8 +26,8 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCod
 }
 
 pub(in super::super) struct Running {
-    child: super::Guarded,
-    journal: PathBuf,
+    pub(in super::super) child: super::Guarded,
+    pub(in super::super) journal: PathBuf,
     pub(super) ready: Ready,
 }
 
@@ -74,18 +74,6 @@ impl Running {
             journal,
             ready: serde_json::from_slice(&said).context("the program says nothing sensible")?,
         })
-    }
-
-    pub(in super::super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(in super::super) fn check_running(&mut self) -> anyhow::Result<()> {
-        self.child.check_running()
-    }
-
-    pub(in super::super) fn journal(&self) -> &std::path::Path {
-        &self.journal
     }
 
     /// Ends it and reads its log.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::super::BenchContext;
-use super::super::child::Guarded;
+use super::super::child::{Group, Guarded};
 
 /// Time for a step of preparation: one installs a package from the network.
 const STEP_LIMIT: Duration = Duration::from_mins(3);
@@ -119,14 +119,6 @@ pub(in super::super) const PROGRAMS: [Program; 7] = [
     },
 ];
 
-pub(in super::super) struct Busy {
-    // They end in this order.
-    load: Option<Guarded>,
-    server: Guarded,
-    watched: u32,
-    folder: tempfile::TempDir,
-}
-
 impl Program {
     pub(in super::super) fn lacks(&self) -> Option<String> {
         let found = |command: &str| {
@@ -140,7 +132,7 @@ impl Program {
     }
 
     /// Starts and fills it, and starts its load.
-    pub(in super::super) fn start(&self, context: &BenchContext) -> anyhow::Result<Busy> {
+    pub(in super::super) fn start(&self, context: &BenchContext) -> anyhow::Result<Group> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         // PostgreSQL runs as another user.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
@@ -161,31 +153,15 @@ impl Program {
             .then(|| Guarded::spawn(context, &mut shell(context, self.load, folder.path())))
             .transpose()?;
         context.sleep(Duration::from_secs(2))?;
-        let watched = match self.child {
+        let pid = match self.child {
             None => server.id(),
             Some(word) => child_of(context, server.id(), word)?,
         };
-        Ok(Busy {
-            load,
-            server,
-            watched,
-            folder,
+        Ok(Group {
+            children: load.into_iter().chain([server]).collect(),
+            pid,
+            folder: Some(folder),
         })
-    }
-}
-
-impl Busy {
-    pub(in super::super) fn pid(&self) -> u32 {
-        self.watched
-    }
-
-    pub(in super::super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    pub(in super::super) fn check_running(&mut self) -> anyhow::Result<()> {
-        self.server.check_running()?;
-        self.load.as_mut().map_or(Ok(()), Guarded::check_running)
     }
 }
 

@@ -8,11 +8,12 @@ use isotherm_engine::statistics::median;
 use isotherm_workload::family::verdict::settled;
 use serde::Serialize;
 
+use super::super::child::Group;
 use super::super::recording::{Recorded, Recording};
 use super::super::table::Table;
 use super::super::{BenchContext, Mode};
 use super::agree::{Agreement, Exact, agree};
-use super::programs::{Busy, PROGRAMS, Program};
+use super::programs::{PROGRAMS, Program};
 use super::score;
 
 /// Length of a window, and of the one that determines a monitor's own interval.
@@ -92,7 +93,7 @@ fn take_turns(
     context: &BenchContext,
     program: &'static str,
     mode: &Mode,
-    busy: &mut Busy,
+    busy: &mut Group,
 ) -> anyhow::Result<Compared> {
     let trial = window(context, mode, busy)?;
     let intervals = settled(&trial.snapshots, &[]).map(|s| s.end.since(s.start).as_secs_f64());
@@ -104,7 +105,7 @@ fn take_turns(
         "exact=--pages --max-stall 1s --aggregation-interval {millis}"
     ))?;
     // The first scans find pages that were touched before.
-    let scan = |busy: &mut Busy| -> anyhow::Result<Vec<Snapshot>> {
+    let scan = |busy: &mut Group| -> anyhow::Result<Vec<Snapshot>> {
         let scans = window(context, &exact, busy)?.snapshots;
         Ok(scans.get(2..).unwrap_or(&[]).to_vec())
     };
@@ -130,10 +131,10 @@ fn take_turns(
     })
 }
 
-fn window(context: &BenchContext, mode: &Mode, busy: &mut Busy) -> anyhow::Result<Recorded> {
+fn window(context: &BenchContext, mode: &Mode, busy: &mut Group) -> anyhow::Result<Recorded> {
     busy.check_running()?;
     let duration = context.asked_duration.unwrap_or(WINDOW);
-    Recording::start(context, mode, busy.pid(), duration)?.finish(context)
+    Recording::start(context, mode, busy.pid, duration)?.finish(context)
 }
 
 impl Compared {
