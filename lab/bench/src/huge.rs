@@ -47,33 +47,14 @@ pub(super) struct Options {
 const GAIN_MIN: f64 = 0.02;
 const LIMIT: Duration = Duration::from_mins(20);
 
-struct Arm {
-    name: &'static str,
-    policy: &'static str,
-    is_managed: bool,
-}
+/// A name, the program's policy of huge pages, and whether Isotherm runs beside it.
+type Arm = (&'static str, &'static str, bool);
 
 const ARMS: [Arm; 4] = [
-    Arm {
-        name: "never",
-        policy: "never",
-        is_managed: false,
-    },
-    Arm {
-        name: "always",
-        policy: "always",
-        is_managed: false,
-    },
-    Arm {
-        name: "always+ethp",
-        policy: "always",
-        is_managed: true,
-    },
-    Arm {
-        name: "default+ethp",
-        policy: "default",
-        is_managed: true,
-    },
+    ("never", "never", false),
+    ("always", "always", false),
+    ("always+ethp", "always", true),
+    ("default+ethp", "default", true),
 ];
 
 /// The programs: the percentage of their memory that is a table beside the grid.
@@ -100,7 +81,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         }
         let mut outcomes: [Vec<Outcome>; ARMS.len()] = Default::default();
         for _ in 0..context.repeats {
-            for (arm, outcomes) in ARMS.iter().zip(&mut outcomes) {
+            for (arm, outcomes) in ARMS.into_iter().zip(&mut outcomes) {
                 outcomes.push(one(context, &program, arm, table_percent)?);
             }
         }
@@ -109,7 +90,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         ensure!(is_same, "{name} came to different results: {outcomes:?}");
         tables.push(table(name, &outcomes));
         let arms = ARMS.iter().zip(&outcomes);
-        let arms = arms.map(|(arm, outcomes)| (arm.name.to_owned(), json!(outcomes)));
+        let arms = arms.map(|((name, ..), outcomes)| ((*name).to_owned(), json!(outcomes)));
         data.insert(name.to_owned(), arms.collect());
     }
     Ok(BenchOutcome::Done(tables, data.into()))
@@ -118,7 +99,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
 fn one(
     context: &BenchContext,
     program: &Path,
-    arm: &Arm,
+    (_, policy, is_managed): Arm,
     table_percent: u32,
 ) -> anyhow::Result<Outcome> {
     let options = &context.huge;
@@ -127,11 +108,10 @@ fn one(
     let sweeps = options.huge_sweeps.unwrap_or(usual.1).to_string();
     let percent = table_percent.to_string();
     let mut command = Command::new(program);
-    command.args([&mib, &sweeps, arm.policy, &percent]);
+    command.args([&mib, &sweeps, policy, &percent]);
     let mut solver = Guarded::spawn(context, command.stdout(Stdio::piped()))?;
     let mut output = solver.ready()?;
-    let mut manager = arm
-        .is_managed
+    let mut manager = is_managed
         .then(|| manage(context, solver.id(), &options.huge_max_waste))
         .transpose()?;
     let mut line = String::new();
@@ -173,12 +153,12 @@ fn table(name: &str, outcomes: &[Vec<Outcome>; ARMS.len()]) -> Table {
     let gain = median(seconds, 0) - median(seconds, 1);
     let has_gain = gain > GAIN_MIN * median(seconds, 0);
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    for (at, arm) in ARMS.iter().enumerate() {
+    for (at, (name, ..)) in ARMS.iter().enumerate() {
         let values = |of: fn(&Outcome) -> f64| outcomes[at].iter().map(of).collect::<Vec<_>>();
         let removed = (median(rss, 1) - median(rss, at)) / waste;
         let kept = (median(seconds, 0) - median(seconds, at)) / gain;
         table.row(vec![
-            arm.name.to_owned(),
+            (*name).to_owned(),
             cell(&values(seconds), 2),
             cell(&values(|o| o.rss_last / f64::from(1 << 20)), 0),
             percent(removed),

@@ -32,42 +32,32 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let theirs = context.scratch("synthetic.damo");
     let (isotherm, ours, theirs) = (text(&context.isotherm)?, text(&ours)?, text(&theirs)?);
     let damo = damo(context, isotherm, ours, theirs);
-    let job = |report, tool, command: &[&str]| Job {
-        report,
-        tool,
-        command: command.iter().map(ToString::to_string).collect(),
-        runs: Vec::new(),
-        failure: None,
+    let mut jobs = Vec::new();
+    let mut add = |report, tool, command: &[&str]| {
+        jobs.push(Job {
+            report,
+            tool,
+            command: command.iter().map(ToString::to_string).collect(),
+            runs: Vec::new(),
+            failure: None,
+        });
     };
-    let mut jobs = vec![
-        job(
-            "heatmap",
-            "isotherm",
-            &[isotherm, "report", "heatmap", ours, "--format", "csv"],
-        ),
-        job(
-            "wss",
-            "isotherm",
-            &[isotherm, "report", "wss", ours, "--format", "json"],
-        ),
-    ];
+    let heatmap = [isotherm, "report", "heatmap", ours, "--format", "csv"];
+    add("heatmap", "isotherm", &heatmap);
+    let wss = [isotherm, "report", "wss", ours, "--format", "json"];
+    add("wss", "isotherm", &wss);
     let mut version = "absent".to_owned();
     match damo {
         Ok(path) => {
             version = machine::output(Command::new(&path).arg("version"));
-            let damo = text(&path)?;
-            let raw = ["--output", "raw"];
-            let input = ["--input", theirs];
-            jobs.push(job(
-                "heatmap",
-                "damo",
-                &[&[damo, "report", "heatmap"], &input[..], &raw].concat(),
-            ));
-            jobs.push(job(
+            let report = [text(&path)?, "report"];
+            let raw = ["heatmap", "--input", theirs, "--output", "raw"];
+            add("heatmap", "damo", &[&report[..], &raw].concat());
+            add(
                 "wss",
                 "damo",
-                &[&[damo, "report", "wss"], &input[..]].concat(),
-            ));
+                &[&report[..], &["wss", "--input", theirs]].concat(),
+            );
         }
         Err(error) => println!("SKIP damo: {error:#}"),
     }

@@ -21,6 +21,11 @@ pub(super) fn cell(values: &[f64], digits: usize) -> String {
     }
 }
 
+/// Formats a value; `-` if it is not known.
+pub(super) fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".into(), |value| format!("{value:.digits$}"))
+}
+
 /// Formats the mean of the finite values with half of its 95 % interval; `-` if nothing could be measured.
 pub(super) fn mean_cell(values: impl IntoIterator<Item = f64>, digits: usize) -> String {
     let measured = values.into_iter().filter(|value| value.is_finite());

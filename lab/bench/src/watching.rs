@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::child::process_cpu;
 use super::meter::{Rate, Speed, now};
 use super::recording::{Recording, costs};
-use super::stats::{cell, mean_cell};
+use super::stats::{cell, mean_cell, number};
 use super::subject::{Subject, Which};
 use super::table::Table;
 use super::{BenchContext, BenchOutcome, Mode};
@@ -200,8 +200,7 @@ fn table(losses: &[Loss]) -> Table {
 }
 
 fn middle(values: &[f64], digits: usize) -> String {
-    let middle = median(values.to_vec());
-    middle.map_or_else(|| "-".into(), |middle| format!("{middle:.digits$}"))
+    number(median(values.to_vec()), digits)
 }
 
 /// Turns without and with the recorder, of which the first and the last are without.

@@ -7,6 +7,7 @@ use isotherm_workload::score::{AccuracyScore, share};
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};
+use crate::stats::number;
 use crate::table::Table;
 
 /// The goal for precision and recall.
@@ -162,12 +163,12 @@ pub(super) fn run_line(index: &str, run: &Run) -> String {
         index,
         &run.mode,
         &score.snapshots.to_string(),
-        &cell(score.precision, 3),
-        &cell(score.precision_worst, 3),
-        &cell(score.precision_all, 3),
-        &cell(score.recall, 3),
-        &cell(score.recall_worst, 3),
-        &cell(score.recall_all, 3),
+        &number(score.precision, 3),
+        &number(score.precision_worst, 3),
+        &number(score.precision_all, 3),
+        &number(score.recall, 3),
+        &number(score.recall_worst, 3),
+        &number(score.recall_all, 3),
         &percent(score.error, 1),
         &score
             .error_worst
@@ -181,18 +182,13 @@ pub(super) fn run_line(index: &str, run: &Run) -> String {
     ])
 }
 
-/// Formats a value; `-` if it is not known.
-pub(super) fn cell(value: Option<f64>, digits: usize) -> String {
-    value.map_or("-".into(), |v| format!("{v:.digits$}"))
-}
-
 fn percent(share: Option<f64>, digits: usize) -> String {
-    cell(share.map(|share| share * 100.0), digits)
+    number(share.map(|share| share * 100.0), digits)
 }
 
 /// Formats CPU time by the monitor's own account and by the kernel's.
 pub(super) fn cpu_cell(claimed_percent: Option<f64>, measured_percent: f64) -> String {
-    format!("{}, {measured_percent:.2}", cell(claimed_percent, 2))
+    format!("{}, {measured_percent:.2}", number(claimed_percent, 2))
 }
 
 pub(super) fn summary(watched: &[Watched]) -> Table {
@@ -234,7 +230,7 @@ fn summary_row(mode: &str, all: &[&Score]) -> Vec<String> {
     let worst = of(&Score::worst_of_both);
     let errors = of(&|score| score.error);
     let count = |good: usize, all: usize| format!("{good} of {all}");
-    let least = |values: &[f64]| cell(values.iter().copied().reduce(f64::min), 3);
+    let least = |values: &[f64]| number(values.iter().copied().reduce(f64::min), 3);
     let exceeds = |s: &&&Score| s.touched_over_rss_bytes > 0.0 || s.idle_over_rss_bytes > 0.0;
     vec![
         mode.to_owned(),
