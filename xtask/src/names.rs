@@ -15,11 +15,9 @@ impl PublicTypes {
             return;
         }
         for item in &file.items {
-            if let Some(name) = public_type(item) {
-                self.0
-                    .entry(name.to_string())
-                    .or_default()
-                    .push(path.to_owned());
+            if let Some((name, true)) = public_name(item) {
+                let paths = self.0.entry(name.to_string()).or_default();
+                paths.push(path.to_owned());
             }
         }
     }
@@ -36,16 +34,20 @@ impl PublicTypes {
     }
 }
 
-/// Returns the name of a type that is visible outside of its crate.
-fn public_type(item: &Item) -> Option<&Ident> {
-    let (visibility, name) = match item {
-        Item::Struct(of) => (&of.vis, &of.ident),
-        Item::Enum(of) => (&of.vis, &of.ident),
-        Item::Trait(of) => (&of.vis, &of.ident),
-        Item::Type(of) => (&of.vis, &of.ident),
+/// Returns the name of an item that is visible outside of its crate, and whether it is a type.
+pub(crate) fn public_name(item: &Item) -> Option<(&Ident, bool)> {
+    let (visibility, name, is_type) = match item {
+        Item::Struct(of) => (&of.vis, &of.ident, true),
+        Item::Enum(of) => (&of.vis, &of.ident, true),
+        Item::Union(of) => (&of.vis, &of.ident, true),
+        Item::Trait(of) => (&of.vis, &of.ident, true),
+        Item::Type(of) => (&of.vis, &of.ident, true),
+        Item::Fn(of) => (&of.vis, &of.sig.ident, false),
+        Item::Const(of) => (&of.vis, &of.ident, false),
+        Item::Static(of) => (&of.vis, &of.ident, false),
         _ => return None,
     };
-    matches!(visibility, Visibility::Public(_)).then_some(name)
+    matches!(visibility, Visibility::Public(_)).then_some((name, is_type))
 }
 
 #[cfg(test)]

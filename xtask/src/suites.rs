@@ -249,9 +249,7 @@ impl Runner {
             lane: suite.lane,
         })
     }
-}
 
-impl Runner {
     /// Runs the suites of a queue, beside another worker. Each is shown when it has ended.
     fn empty(&self, queue: &Queue) -> anyhow::Result<Vec<Result>> {
         let mut results = Vec::new();

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use syn::{File, Item, Visibility};
+use syn::File;
+
+use crate::names::public_name;
 
 /// Lines of Rust in the workspace.
 const LINES_MAX: usize = 177_200;
@@ -28,8 +30,8 @@ impl Weight {
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         *self.files.entry(folder.to_owned()).or_default() += 1;
         if path.contains("/src/") && !path.contains("/tests") && !path.ends_with("/fuzz.rs") {
-            let nr = file.items.iter().filter(|item| is_public(item)).count();
-            *self.public.entry(package.to_owned()).or_default() += nr;
+            let public = file.items.iter().filter_map(public_name);
+            *self.public.entry(package.to_owned()).or_default() += public.count();
         }
     }
 
@@ -61,21 +63,6 @@ impl Weight {
         });
         format!("{} lines of Rust{most}", self.lines)
     }
-}
-
-fn is_public(item: &Item) -> bool {
-    let visibility = match item {
-        Item::Struct(of) => &of.vis,
-        Item::Enum(of) => &of.vis,
-        Item::Union(of) => &of.vis,
-        Item::Trait(of) => &of.vis,
-        Item::Type(of) => &of.vis,
-        Item::Fn(of) => &of.vis,
-        Item::Const(of) => &of.vis,
-        Item::Static(of) => &of.vis,
-        _ => return false,
-    };
-    matches!(visibility, Visibility::Public(_))
 }
 
 #[cfg(test)]

@@ -189,22 +189,19 @@ fn snapshot(start: Nanos, number: u64) -> Snapshot {
             } else {
                 (region * number) % 23 / 22
             };
+            let range = AddressRange::new(border(region), border(region + 1));
             RegionSnapshot {
-                range: AddressRange::new(border(region), border(region + 1)),
-                nr_accesses: Some(count as f32),
                 age: (number % 10) as u32,
                 age_ns: Nanos::from_millis(number % 10 * 100),
-                memory: None,
+                ..RegionSnapshot::new(range, Some(count as f32))
             }
         })
         .collect();
     Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
-        target: TargetId(0),
         start: start + Nanos::from_millis(number * 100),
         end: start + Nanos::from_millis((number + 1) * 100),
         nr_samples: 20,
         regions,
+        ..Snapshot::default()
     }
 }

@@ -145,30 +145,15 @@ fn runner() -> String {
     path.to_string_lossy().into_owned()
 }
 
-const CLIPPY: &[&str] = &[
-    "cargo",
-    "clippy",
-    "--workspace",
-    "--all-targets",
-    "--",
-    "-D",
-    "warnings",
-];
-
+const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
 /// The build of `make demo`.
-const WITHOUT_FEATURES: &[&str] = &[
-    "cargo",
-    "clippy",
-    "-p",
-    "isotherm",
-    "--no-default-features",
-    "--",
-    "-D",
-    "warnings",
-];
-
+const WITHOUT_FEATURES: &str = "cargo clippy -p isotherm --no-default-features -- -D warnings";
 /// The benchmarks' own tests: only clippy builds them otherwise.
-const BENCH: &[&str] = &["cargo", "test", "-p", "isotherm-bench"];
+const BENCH: &str = "cargo test -p isotherm-bench";
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
 
 /// Returns the suites in the order in which they run, lane by lane: the fastest to fail come first.
 pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
@@ -196,7 +181,7 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
         build,
         Suite::of_set("linux", 10, Set::Linux, long),
         Suite::of_set(KERNEL, minutes, Set::Kernel, &of_kernel),
-        Suite::new("clippy", Kind::Check, 40, CLIPPY),
+        Suite::new("clippy", Kind::Check, 40, &words(CLIPPY)),
         Suite::of_set("cargo", minutes, Set::Others, long),
     ];
     all.push(match level {
@@ -221,8 +206,8 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
 /// Parts take about the same time; tests that are marked as long are distributed by their names. In CI their builds are
 /// optimised less or not at all, and fuzzing is shorter.
 fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> {
-    let check = |name, minutes, command| Suite::new(name, Kind::Check, minutes, command);
-    let tests = |name, minutes, command| Suite::new(name, Kind::Tests, minutes, command);
+    let check = |name, minutes, command: &[&str]| Suite::new(name, Kind::Check, minutes, command);
+    let tests = |name, minutes, command: &[&str]| Suite::new(name, Kind::Tests, minutes, command);
     let fuzzing = ["scripts/fuzz", if is_long { "60" } else { "8" }];
     let mut fuzz = tests("fuzz", 60, &fuzzing);
     let mut dist = tests("dist", 60, &["tests/dist/run.sh"]).in_lane(Lane::Waiting);
@@ -231,8 +216,8 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
         dist.environment = Some(("CARGO_PROFILE_DIST_OPT_LEVEL", "0"));
     }
     let all = [
-        (0, check("features", 15, WITHOUT_FEATURES)),
-        (2, tests("bench", 15, BENCH)),
+        (0, check("features", 15, &words(WITHOUT_FEATURES))),
+        (2, tests("bench", 15, &words(BENCH))),
         // It needs mdBook, which must be fetched.
         (3, tests("book", 30, &["scripts/book", "--test"])),
         // The static command and its packages need a build of their own.

@@ -44,16 +44,16 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
         .ok_or_else(|| io::Error::other("the truth file holds no phase"))?;
     let hot: Vec<AddressRange> = last.temperature.hot.iter().map(|h| h.range).collect();
     let cold = &last.temperature.cold;
-    let all = || hot.iter().chain(cold).copied();
+    let all = [&hot[..], cold].concat();
     let nodes = frames_of_nodes()?;
     let mut pagemap = Pagemap::open(args.pid)?;
     let smaps = fs::read_to_string(format!("/proc/{}/smaps", args.pid))?;
     let mut answer = Pages {
         hot: part(&mut pagemap, &hot, &nodes)?,
         cold: part(&mut pagemap, cold, &nodes)?,
-        anon_huge: mapped(&smaps, "AnonHugePages:", all),
-        referenced: mapped(&smaps, "Referenced:", all),
-        numa_maps: numa_maps(args.pid, all)?,
+        anon_huge: mapped(&smaps, "AnonHugePages:", &all),
+        referenced: mapped(&smaps, "Referenced:", &all),
+        numa_maps: numa_maps(args.pid, &all)?,
     };
     for (part, ranges) in [(&mut answer.hot, &hot), (&mut answer.cold, cold)] {
         part.advised_huge = advised(&smaps, "hg", ranges);
@@ -148,14 +148,11 @@ fn frames_of_nodes() -> io::Result<Vec<(u32, Range<u64>)>> {
 }
 
 /// Sums a field of smaps, in bytes, over the mappings that hold some of `ranges`.
-fn mapped<I>(smaps: &str, field: &str, ranges: impl Fn() -> I) -> u64
-where
-    I: Iterator<Item = AddressRange>,
-{
+fn mapped(smaps: &str, field: &str, ranges: &[AddressRange]) -> u64 {
     let (mut inside, mut kib) = (false, 0);
     for line in smaps.lines() {
         if let Some(mapping) = mapping(line) {
-            inside = ranges().any(|range| range.intersection(mapping).is_some());
+            inside = shares(mapping, ranges);
         } else if let Some(value) = line.strip_prefix(field)
             && inside
         {
@@ -166,6 +163,11 @@ where
     kib << 10
 }
 
+fn shares(mapping: AddressRange, ranges: &[AddressRange]) -> bool {
+    let mut ranges = ranges.iter();
+    ranges.any(|range| range.intersection(mapping).is_some())
+}
+
 fn mapping(line: &str) -> Option<AddressRange> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
     let address = |text| u64::from_str_radix(text, 16).ok();
@@ -173,15 +175,12 @@ fn mapping(line: &str) -> Option<AddressRange> {
 }
 
 /// Counts the bytes by node of the mappings that hold some of `ranges`. numa_maps has only the start of each mapping.
-fn numa_maps<I>(pid: u32, ranges: impl Fn() -> I) -> io::Result<BTreeMap<u32, u64>>
-where
-    I: Iterator<Item = AddressRange>,
-{
+fn numa_maps(pid: u32, ranges: &[AddressRange]) -> io::Result<BTreeMap<u32, u64>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let starts: Vec<u64> = maps
         .lines()
         .filter_map(mapping)
-        .filter(|mapping| ranges().any(|range| range.intersection(*mapping).is_some()))
+        .filter(|mapping| shares(*mapping, ranges))
         .map(|mapping| mapping.start)
         .collect();
     let mut bytes = BTreeMap::new();

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
 
-use isotherm_engine::statistics::median;
+use isotherm_engine::statistics::{ValueSummary, median};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::pages::PageSet;
@@ -255,16 +255,15 @@ impl Truth for ByFrame<'_> {
 
 fn say(report: &mut Report, case: &str, mode: &str, rows: &[Row]) {
     let cell = |of: fn(&Row) -> Option<f64>, digits: usize| {
-        let values: Vec<f64> = rows.iter().filter_map(of).collect();
-        let least = values.iter().copied().reduce(f64::min);
-        let most = values.iter().copied().reduce(f64::max);
-        let text = |value: f64| format!("{value:.digits$}");
-        match (median(values), least, most) {
-            (Some(middle), Some(least), Some(most)) if text(least) != text(most) => {
-                format!("{} [{}..{}]", text(middle), text(least), text(most))
-            }
-            (Some(middle), ..) => text(middle),
-            _ => "-".to_owned(),
+        let Some(all) = ValueSummary::of(rows.iter().filter_map(of)) else {
+            return "-".to_owned();
+        };
+        let [middle, least, most] =
+            [all.median, all.min, all.max].map(|value| format!("{value:.digits$}"));
+        if least == most {
+            middle
+        } else {
+            format!("{middle} [{least}..{most}]")
         }
     };
     report.say(format!(
