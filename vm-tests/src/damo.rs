@@ -52,15 +52,9 @@ pub(crate) fn with_damo(vm: Vm) -> Result<Vm> {
 fn damo() -> Result<PathBuf> {
     fetched(&format!("damo_{VERSION}"), |work, tree| {
         let wanted = format!("damo=={VERSION}");
-        let options = [
-            "download",
-            "-q",
-            "--no-deps",
-            "--disable-pip-version-check",
-            "-d",
-        ];
+        let download = "-m pip download -q --no-deps --disable-pip-version-check -d";
         let mut pip = Command::new("python3");
-        output(pip.args(["-m", "pip"]).args(options).arg(work).arg(wanted))?;
+        output(pip.args(download.split(' ')).arg(work).arg(wanted))?;
         let wheel = work.join(format!("damo-{VERSION}-py3-none-any.whl"));
         let mut unzip = Command::new("python3");
         output(unzip.args(["-m", "zipfile", "-e"]).arg(wheel).arg(tree))?;
@@ -81,13 +75,7 @@ fn compile(tree: &Path, python: &Path) -> Command {
     let mut command = Command::new(python.join("usr/bin/python3.11"));
     command
         .env("PYTHONHOME", python.join("usr"))
-        .args([
-            "-m",
-            "compileall",
-            "-q",
-            "--invalidation-mode",
-            "unchecked-hash",
-        ])
+        .args("-m compileall -q --invalidation-mode unchecked-hash".split(' '))
         .arg(tree);
     command
 }

@@ -18,8 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::child::{Guarded, compile};
-use super::stats::cell;
-use super::table::Table;
+use super::table::{Table, cell};
 use super::{BenchContext, BenchOutcome};
 
 /// Options of this bench.

@@ -11,13 +11,11 @@ mod engine;
 mod guard;
 mod huge;
 mod machine;
-mod measure;
 mod meter;
 mod page;
 mod prediction;
 mod recording;
 mod report_vs_damo;
-mod stats;
 mod subject;
 mod table;
 mod truth;
@@ -264,7 +262,7 @@ fn main() -> ExitCode {
     // These are parts of benches that are processes of their own: each runs this program with its name.
     let mut args = std::env::args().skip(1).peekable();
     let result = match args.peek().map(String::as_str) {
-        Some("measure") => measure::main(args.skip(1)),
+        Some("measure") => report_vs_damo::measure_one(args.skip(1)),
         Some("truth-case") => truth::program::main(args),
         _ => run(Args::parse()),
     };

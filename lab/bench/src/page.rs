@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 
 use super::child::Guarded;
 use super::report_vs_damo::{REGIONS, synthesize};
-use super::stats::cell;
-use super::table::Table;
+use super::table::{Table, cell};
 use super::{BenchContext, BenchOutcome};
 
 const LIMIT: Duration = Duration::from_mins(30);

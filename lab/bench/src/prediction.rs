@@ -20,9 +20,8 @@ use serde_json::{Value, json};
 use super::child::Guarded;
 use super::meter::{Rate, Speed, now};
 use super::recording::trace;
-use super::stats::{cell, mean_cell};
 use super::subject::{Subject, Which};
-use super::table::Table;
+use super::table::{Table, cell, mean_cell};
 use super::truth::programs::PROGRAMS;
 use super::{BenchContext, BenchOutcome};
 use pair::{

@@ -6,19 +6,18 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::{Header, Item, TargetStart, Writer};
-use serde::Serialize;
+use nix::sys::resource::{UsageWho, getrusage};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::child::Guarded;
-use super::measure::{Measured, measure};
-use super::stats::cell;
-use super::table::Table;
+use super::child::{Guarded, children_cpu};
+use super::table::{Table, cell};
 use super::{BenchContext, BenchOutcome, machine};
 
 pub(super) const REGIONS: u64 = 1000;
@@ -85,6 +84,52 @@ struct Job {
     failure: Option<String>,
 }
 
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Measured {
+    seconds: f64,
+    cpu_seconds: f64,
+    max_rss_bytes: u64,
+}
+
+/// Runs `isotherm-bench measure -- COMMAND ARGS...`, a process of its own: the kernel keeps the largest memory over *all*
+/// children of a process. Discards the command's output, and prints its time and largest resident memory as JSON.
+pub(crate) fn measure_one(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
+    let args: Vec<String> = args.skip_while(|arg| arg == "--").collect();
+    let [program, rest @ ..] = args.as_slice() else {
+        bail!("usage: isotherm-bench measure -- COMMAND ARGS...");
+    };
+    let start = Instant::now();
+    let status = Command::new(program)
+        .args(rest)
+        .stdout(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot run {program}"))?;
+    let seconds = start.elapsed().as_secs_f64();
+    if !status.success() {
+        bail!("{program} failed, with {status}");
+    }
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let measured = Measured {
+        seconds,
+        cpu_seconds: children_cpu()?.as_secs_f64(),
+        max_rss_bytes: (usage.max_rss() as u64) << 10,
+    };
+    println!("{}", serde_json::to_string(&measured)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `command` (program and arguments) in a measuring process.
+fn measure(
+    context: &BenchContext,
+    command: &[String],
+    limit: Duration,
+) -> anyhow::Result<Measured> {
+    let mut measuring = Command::new(std::env::current_exe()?);
+    measuring.args(["measure", "--"]).args(command);
+    let measured = Guarded::json(context, &mut measuring, limit)?;
+    Ok(serde_json::from_value(measured)?)
+}
+
 fn table(rows: u64, version: &str, jobs: &[Job]) -> Table {
     let title = format!("{rows} rows, {REGIONS} regions a snapshot; damo {version}");
     let head = ["report", "tool", "s", "CPU s", "largest RSS MiB", "failed"];
@@ -116,7 +161,7 @@ fn damo(
 ) -> anyhow::Result<PathBuf> {
     let needed = context.rows * DAMO_BYTES_PER_ROW;
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
-    anyhow::ensure!(
+    ensure!(
         needed <= available,
         "would take about {}, {} are available",
         isotherm_engine::units::format_bytes(needed),

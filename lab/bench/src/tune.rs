@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 
 use super::child::Guarded;
 use super::recording::trace;
-use super::stats::cell;
-use super::table::Table;
+use super::table::{Table, cell};
 use super::truth::program::Running;
 use super::{BenchContext, BenchOutcome, machine};
 

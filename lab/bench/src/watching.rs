@@ -22,9 +22,8 @@ use serde_json::{Value, json};
 use super::child::process_cpu;
 use super::meter::{Rate, Speed, now};
 use super::recording::{Recording, costs};
-use super::stats::{cell, mean_cell, number};
 use super::subject::{Subject, Which};
-use super::table::Table;
+use super::table::{Table, cell, mean_cell, number};
 use super::{BenchContext, BenchOutcome, Mode};
 
 /// Length of a turn of a recorder that is stopped and continued.

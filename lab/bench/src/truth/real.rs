@@ -10,8 +10,7 @@ use serde::Serialize;
 
 use super::super::child::Group;
 use super::super::recording::{Recorded, Recording};
-use super::super::stats::{self, number};
-use super::super::table::Table;
+use super::super::table::{Table, number};
 use super::super::{BenchContext, Mode};
 use super::agree::{Agreement, Exact, agree};
 use super::programs::{PROGRAMS, Program};
@@ -147,7 +146,7 @@ impl Compared {
         let of = |f: fn(&Agreement) -> Option<f64>| -> Vec<f64> {
             self.turns.iter().filter_map(f).collect()
         };
-        let cell = |values: Vec<f64>, digits| stats::cell(&values, digits);
+        let cell = |values: Vec<f64>, digits| super::super::table::cell(&values, digits);
         let mib =
             |values: Vec<f64>| cell(values.iter().map(|v| v / f64::from(1 << 20)).collect(), 0);
         let percent = |values: Vec<f64>| cell(values.iter().map(|v| v * 100.0).collect(), 0);

@@ -7,8 +7,7 @@ use isotherm_workload::score::{AccuracyScore, share};
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};
-use crate::stats::number;
-use crate::table::Table;
+use crate::table::{Table, number};
 
 /// The goal for precision and recall.
 const AIM: f64 = 0.95;
