@@ -331,7 +331,8 @@ impl Crew<'_> {
     }
 }
 
-fn now() -> Nanos {
+/// Returns the nanoseconds since the Unix epoch, the record's clock.
+pub fn now() -> Nanos {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()

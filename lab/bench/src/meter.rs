@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use isotherm_engine::statistics::median;
 use serde::Serialize;
@@ -125,8 +125,7 @@ fn number(path: &str, name: &str) -> Option<f64> {
 
 /// Returns the seconds since 1970.
 pub(super) fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(f64::NAN, |since| since.as_secs_f64())
+    isotherm_workload::run::now().as_secs_f64()
 }
 
 /// Samples a meter continuously, or reads its log.

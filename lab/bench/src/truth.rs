@@ -7,12 +7,13 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use isotherm_engine::Nanos;
 use isotherm_workload::family::verdict::{Verdict, settled, verdict};
 use isotherm_workload::family::{Case, Ready, TouchJournal};
+use isotherm_workload::run::now;
 use serde::Serialize;
 use serde_json::json;
 
@@ -245,12 +246,9 @@ fn record(context: &BenchContext, mode: &Mode, pid: u32) -> anyhow::Result<(Reco
     let recorded = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                if let (Ok(now), Some(bytes)) =
-                    (SystemTime::now().duration_since(UNIX_EPOCH), resident(pid))
-                {
-                    rss.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push((now.into(), bytes));
+                if let Some(bytes) = resident(pid) {
+                    let mut rss = rss.lock().unwrap_or_else(PoisonError::into_inner);
+                    rss.push((now(), bytes));
                 }
                 std::thread::sleep(RSS_INTERVAL);
             }

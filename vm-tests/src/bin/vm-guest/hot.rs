@@ -7,10 +7,10 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU8;
-use std::time::SystemTime;
 
-use isotherm_engine::{AddressRange, Nanos};
+use isotherm_engine::AddressRange;
 use isotherm_workload::layout::{Heat, Temperature};
+use isotherm_workload::run::now;
 use isotherm_workload::truth::{self, Line, RegionPlace};
 
 use super::memory::touch;
@@ -69,11 +69,4 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
 fn range_of(memory: &[AtomicU8]) -> AddressRange {
     let start = memory.as_ptr().addr() as u64;
     AddressRange::new(start, start + memory.len() as u64)
-}
-
-fn now() -> Nanos {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .into()
 }

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 use isotherm_vm_tests::{Pages, Part};
+use isotherm_workload::family::program::{mapping, smaps_sum};
 use isotherm_workload::truth;
 
 use super::pagemap::{Entry, Pagemap};
@@ -51,8 +52,8 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     let mut answer = Pages {
         hot: part(&mut pagemap, &hot, &nodes)?,
         cold: part(&mut pagemap, cold, &nodes)?,
-        anon_huge: mapped(&smaps, "AnonHugePages:", &all),
-        referenced: mapped(&smaps, "Referenced:", &all),
+        anon_huge: smaps_sum(&smaps, &all, "AnonHugePages:"),
+        referenced: smaps_sum(&smaps, &all, "Referenced:"),
         numa_maps: numa_maps(args.pid, &all)?,
     };
     for (part, ranges) in [(&mut answer.hot, &hot), (&mut answer.cold, cold)] {
@@ -147,40 +148,17 @@ fn frames_of_nodes() -> io::Result<Vec<(u32, Range<u64>)>> {
     Ok(zones)
 }
 
-/// Sums a field of smaps, in bytes, over the mappings that hold some of `ranges`.
-fn mapped(smaps: &str, field: &str, ranges: &[AddressRange]) -> u64 {
-    let (mut inside, mut kib) = (false, 0);
-    for line in smaps.lines() {
-        if let Some(mapping) = mapping(line) {
-            inside = shares(mapping, ranges);
-        } else if let Some(value) = line.strip_prefix(field)
-            && inside
-        {
-            let value = value.trim().trim_end_matches(" kB");
-            kib += value.parse::<u64>().unwrap_or(0);
-        }
-    }
-    kib << 10
-}
-
-fn shares(mapping: AddressRange, ranges: &[AddressRange]) -> bool {
-    let mut ranges = ranges.iter();
-    ranges.any(|range| range.intersection(mapping).is_some())
-}
-
-fn mapping(line: &str) -> Option<AddressRange> {
-    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    let address = |text| u64::from_str_radix(text, 16).ok();
-    AddressRange::checked(address(start)?, address(end)?)
-}
-
 /// Counts the bytes by node of the mappings that hold some of `ranges`. numa_maps has only the start of each mapping.
 fn numa_maps(pid: u32, ranges: &[AddressRange]) -> io::Result<BTreeMap<u32, u64>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let starts: Vec<u64> = maps
         .lines()
         .filter_map(mapping)
-        .filter(|mapping| shares(*mapping, ranges))
+        .filter(|mapping| {
+            ranges
+                .iter()
+                .any(|range| range.intersection(*mapping).is_some())
+        })
         .map(|mapping| mapping.start)
         .collect();
     let mut bytes = BTreeMap::new();
