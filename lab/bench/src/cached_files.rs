@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use isotherm_engine::page_cache::CachedBytes;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -47,7 +47,7 @@ pub(super) struct CachedFiles {
 
 impl CachedFiles {
     /// Starts the program and waits until its files are written. It must end before they are removed.
-    pub(super) fn start(context: &BenchContext) -> anyhow::Result<(Guarded, Self)> {
+    pub(super) fn start(context: &BenchContext) -> Result<(Guarded, Self)> {
         let size = if context.quick { 32 * MIB } else { 256 * MIB };
         // The files are beside the build: the directory for temporary files may be in memory.
         let folder = tempfile::tempdir_in(context.root.join("target")).context("no folder")?;
@@ -67,7 +67,7 @@ impl CachedFiles {
         &self,
         context: &BenchContext,
         record: &Path,
-    ) -> anyhow::Result<(Table, Vec<Value>)> {
+    ) -> Result<(Table, Vec<Value>)> {
         let mut command = Command::new(&context.isotherm);
         command.args(["report", "machine", "--json"]).arg(record);
         let report = Guarded::json(context, &mut command, REPORT_LIMIT)?;

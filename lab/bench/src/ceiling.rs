@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::json;
 
@@ -84,7 +84,7 @@ struct Row {
     interval_s: f64,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let mut table = Table::new(
         "the default monitor at 1 % of a CPU",
         &[
@@ -115,7 +115,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     Ok(BenchOutcome::Done(vec![table], json!({ "rows": rows })))
 }
 
-fn measure(context: &BenchContext, case: &'static str, program: &str) -> anyhow::Result<Row> {
+fn measure(context: &BenchContext, case: &'static str, program: &str) -> Result<Row> {
     let mut command = Command::new("python3");
     command.args(["-c", program]).stdout(Stdio::piped());
     let mut target = Guarded::spawn(context, &mut command)?;

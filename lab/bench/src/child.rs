@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(10);
 static NR_SPAWNED: AtomicU64 = AtomicU64::new(0);
 
 /// Compiles a program of `experiments/workloads`; returns `None` without a compiler.
-pub(super) fn compile(context: &BenchContext, name: &str) -> anyhow::Result<Option<PathBuf>> {
+pub(super) fn compile(context: &BenchContext, name: &str) -> Result<Option<PathBuf>> {
     let source = format!("experiments/workloads/{name}.c");
     let (source, program) = (context.root.join(source), context.scratch(name));
     let mut compiler = Command::new("cc");
@@ -51,7 +51,7 @@ pub(super) struct Guarded {
 
 impl Guarded {
     /// Starts `command`; keeps its standard error for messages.
-    pub(super) fn spawn(context: &BenchContext, command: &mut Command) -> anyhow::Result<Self> {
+    pub(super) fn spawn(context: &BenchContext, command: &mut Command) -> Result<Self> {
         let name = Path::new(command.get_program())
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -72,10 +72,7 @@ impl Guarded {
     }
 
     /// Starts `command`, which prints JSON for [`Guarded::finish_json`].
-    pub(super) fn spawn_json(
-        context: &BenchContext,
-        command: &mut Command,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn spawn_json(context: &BenchContext, command: &mut Command) -> Result<Self> {
         let nth = NR_SPAWNED.fetch_add(1, Ordering::Relaxed);
         let output = context.scratch(&format!("{nth}.json"));
         let file = File::create(&output).context("cannot write to the temporary folder")?;
@@ -89,7 +86,7 @@ impl Guarded {
         context: &BenchContext,
         command: &mut Command,
         limit: Duration,
-    ) -> anyhow::Result<Value> {
+    ) -> Result<Value> {
         Self::spawn_json(context, command)?.finish_json(context, limit)
     }
 
@@ -97,13 +94,13 @@ impl Guarded {
         self.child.id()
     }
 
-    fn stdout(&mut self) -> anyhow::Result<ChildStdout> {
+    fn stdout(&mut self) -> Result<ChildStdout> {
         let output = self.child.stdout.take();
         output.context("standard output is a pipe, and read by nobody else")
     }
 
     /// Waits for the child to print `ready` on its piped output. Returns the rest of that output.
-    pub(super) fn ready(&mut self) -> anyhow::Result<BufReader<ChildStdout>> {
+    pub(super) fn ready(&mut self) -> Result<BufReader<ChildStdout>> {
         let mut output = BufReader::new(self.stdout()?);
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -118,7 +115,7 @@ impl Guarded {
     }
 
     /// Fails, with the child's standard error, if it has ended.
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+    pub(super) fn check_running(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended early, with {status}: {}", self.name, self.said());
         }
@@ -126,7 +123,7 @@ impl Guarded {
     }
 
     /// Waits for the child to end without a signal, successfully, within `limit`.
-    pub(super) fn finish(&mut self, context: &BenchContext, limit: Duration) -> anyhow::Result<()> {
+    pub(super) fn finish(&mut self, context: &BenchContext, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
@@ -150,18 +147,14 @@ impl Guarded {
     }
 
     /// Waits as [`Guarded::finish`] does, and returns the JSON that the child has printed.
-    pub(super) fn finish_json(
-        &mut self,
-        context: &BenchContext,
-        limit: Duration,
-    ) -> anyhow::Result<Value> {
+    pub(super) fn finish_json(&mut self, context: &BenchContext, limit: Duration) -> Result<Value> {
         self.finish(context, limit)?;
         let text = std::fs::read(&self.output)?;
         serde_json::from_slice(&text).with_context(|| format!("{} printed no JSON", self.name))
     }
 
     /// Ends the child: SIGTERM first, then SIGKILL.
-    pub(super) fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+    pub(super) fn stop(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
@@ -206,7 +199,7 @@ impl Group {
         }
     }
 
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+    pub(super) fn check_running(&mut self) -> Result<()> {
         let mut children = self.children.iter_mut();
         children.try_for_each(Guarded::check_running)
     }
@@ -226,14 +219,14 @@ impl Drop for Guarded {
 
 /// Returns the CPU time of all children that have been waited for. The difference around waiting for one child is that
 /// child's time.
-pub(super) fn children_cpu() -> anyhow::Result<Duration> {
+pub(super) fn children_cpu() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(Duration::from_micros(micros as u64))
 }
 
 /// Returns the CPU time of all threads of a running process, to the nanosecond.
-pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
+pub(super) fn process_cpu(pid: u32) -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = thread?.file_name();
@@ -243,7 +236,7 @@ pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(sum)
 }
 
-fn thread_cpu(pid: u32) -> anyhow::Result<Duration> {
+fn thread_cpu(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/schedstat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let nanos = text

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::child::Guarded;
@@ -13,7 +13,7 @@ use super::{BenchContext, BenchOutcome};
 
 const LIMIT: Duration = Duration::from_mins(30);
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let benches = benches(&context.root.join("lab/bench/benches"));
     if benches.is_empty() {
         return Ok(BenchOutcome::Skip("lab/bench has no benches".into()));
@@ -87,7 +87,7 @@ fn name(root: &Path, path: &Path) -> String {
 }
 
 /// Collects the estimates that were written by this run, not by an earlier one.
-fn collect(folder: &Path, since: SystemTime, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+fn collect(folder: &Path, since: SystemTime, found: &mut Vec<PathBuf>) -> Result<()> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("criterion left nothing in {}", folder.display()))?;
     for entry in entries {

@@ -11,6 +11,7 @@ mod run;
 
 use std::time::Duration;
 
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
@@ -38,7 +39,7 @@ struct Row {
     interval: (f64, f64),
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     if !has_swap() {
         return Ok(BenchOutcome::Skip(
             "there is no swap; `isotherm swap zram --size 2G`, or swapon a disk, and run it again"
@@ -92,7 +93,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn compare(context: &BenchContext, case: &Case) -> anyhow::Result<Vec<Row>> {
+fn compare(context: &BenchContext, case: &Case) -> Result<Vec<Row>> {
     let mut runs = [const { Vec::new() }; ARMS.len()];
     let repeats = context.repeats as usize;
     if case.period_s > 0 {
@@ -136,11 +137,7 @@ fn rows(case: &Case, runs: [Vec<Run>; ARMS.len()]) -> Vec<Row> {
 }
 
 /// Runs all arms of a program that sleeps most of the time, `pairs` times, at once and out of step.
-fn together(
-    context: &BenchContext,
-    case: &Case,
-    pairs: usize,
-) -> anyhow::Result<[Vec<Run>; ARMS.len()]> {
+fn together(context: &BenchContext, case: &Case, pairs: usize) -> Result<[Vec<Run>; ARMS.len()]> {
     let apart = Duration::from_secs(case.period_s) / (pairs * ARMS.len()) as u32;
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..pairs * ARMS.len())

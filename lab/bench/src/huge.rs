@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isotherm_engine::statistics::ValueSummary;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -69,7 +69,7 @@ struct Outcome {
     acting_cpu_seconds: f64,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let Some(program) = compile(context, "grid")? else {
         return Ok(BenchOutcome::Skip("cc is not installed".into()));
     };
@@ -100,7 +100,7 @@ fn one(
     program: &Path,
     (_, policy, is_managed): Arm,
     table_percent: u32,
-) -> anyhow::Result<Outcome> {
+) -> Result<Outcome> {
     let options = &context.huge;
     let usual = if context.quick { (512, 4) } else { (2048, 12) };
     let mib = options.huge_mib.unwrap_or(usual.0).to_string();
@@ -126,7 +126,7 @@ fn one(
 }
 
 /// Runs Isotherm beside the program, until the program ends.
-fn manage(context: &BenchContext, pid: u32, max_waste: &str) -> anyhow::Result<Guarded> {
+fn manage(context: &BenchContext, pid: u32, max_waste: &str) -> Result<Guarded> {
     let mut command = Command::new(&context.isotherm);
     command.args(["run", "--json", "--quiet", "--no-guard", "--preset", "ethp"]);
     command.args(["--max-waste", max_waste, "--pid", &pid.to_string()]);

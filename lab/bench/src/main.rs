@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ struct Bench {
     about: &'static str,
     /// The reason why it runs only when it is named.
     only_named: Option<&'static str>,
-    run: fn(&BenchContext) -> anyhow::Result<BenchOutcome>,
+    run: fn(&BenchContext) -> Result<BenchOutcome>,
 }
 
 const BENCHES: [Bench; 10] = [
@@ -198,7 +198,7 @@ struct Mode {
 }
 
 impl Mode {
-    fn parse(text: &str) -> anyhow::Result<Self> {
+    fn parse(text: &str) -> Result<Self> {
         let (name, flags) = text.split_once('=').with_context(|| {
             format!("--mode takes NAME=FLAGS, such as '5ms=--sample-interval 5ms', not `{text}`")
         })?;
@@ -226,7 +226,7 @@ enum BenchOutcome {
 
 impl BenchContext {
     /// Sleeps, or fails as soon as a signal asks for the end.
-    fn sleep(&self, time: Duration) -> anyhow::Result<()> {
+    fn sleep(&self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -250,7 +250,7 @@ impl BenchContext {
     }
 
     /// Returns the modes of the command line, or else the usual ones.
-    fn modes_or(&self, usual: &[&str]) -> anyhow::Result<Vec<Mode>> {
+    fn modes_or(&self, usual: &[&str]) -> Result<Vec<Mode>> {
         if !self.modes.is_empty() {
             return Ok(self.modes.clone());
         }
@@ -272,7 +272,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(args: Args) -> anyhow::Result<ExitCode> {
+fn run(args: Args) -> Result<ExitCode> {
     if args.list {
         print!("{}", list());
         return Ok(ExitCode::SUCCESS);
@@ -333,7 +333,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-fn context(args: Args) -> anyhow::Result<BenchContext> {
+fn context(args: Args) -> Result<BenchContext> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
@@ -374,7 +374,7 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
     })
 }
 
-fn build(root: &Path) -> anyhow::Result<PathBuf> {
+fn build(root: &Path) -> Result<PathBuf> {
     let status = std::process::Command::new(env!("CARGO"))
         .args(["build", "--release", "-p", "isotherm"])
         .current_dir(root)

@@ -7,6 +7,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::child::Guarded;
@@ -28,7 +29,7 @@ const FIGURES: [(&str, &str, usize); 9] = [
     ("/heap_mib", "JavaScript's heap, MiB", 0),
 ];
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let folder = context.root.join("tests/page");
     if !folder.join("node_modules").exists() {
         return Ok(BenchOutcome::Skip(

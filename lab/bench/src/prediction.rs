@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::child::Guarded;
@@ -40,7 +40,7 @@ const ALONE: Duration = Duration::from_secs(6);
 const SLACK: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_hours(1);
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     if !std::path::Path::new("/sys/block/zram0").exists() {
         return Ok(BenchOutcome::Skip(
             "there is no zram, so nothing can be paged out".into(),
@@ -195,12 +195,7 @@ const ARMS: [Option<bool>; 3] = [None, Some(true), Some(false)];
 
 /// Records the trace first, then makes the live runs, whose order varies. Replays follow all measurements, as
 /// they keep all CPUs busy.
-fn one_pair(
-    context: &BenchContext,
-    which: Which,
-    round: usize,
-    place: usize,
-) -> anyhow::Result<Vec<Pair>> {
+fn one_pair(context: &BenchContext, which: Which, round: usize, place: usize) -> Result<Vec<Pair>> {
     let duration = context.asked_duration.unwrap_or(DURATION);
     let program = which.name(context);
     let trace = record(context, which, duration)?;
@@ -238,7 +233,7 @@ fn one_pair(
     Ok(pairs)
 }
 
-fn record(context: &BenchContext, which: Which, duration: Duration) -> anyhow::Result<PathBuf> {
+fn record(context: &BenchContext, which: Which, duration: Duration) -> Result<PathBuf> {
     let mut subject = which.start(context)?;
     context.sleep(WARM_UP + ALONE)?;
     subject.group.check_running()?;
@@ -255,7 +250,7 @@ fn guard_name(guard: bool) -> &'static str {
 }
 
 /// Keeps the records of a pair, if --keep asks for that.
-fn keep(context: &BenchContext, trace: &Path, program: &str, guard: bool) -> anyhow::Result<()> {
+fn keep(context: &BenchContext, trace: &Path, program: &str, guard: bool) -> Result<()> {
     let Some(folder) = &context.keep else {
         return Ok(());
     };
@@ -304,7 +299,7 @@ fn live(
     mut subject: Subject,
     arm: Option<bool>,
     duration: Duration,
-) -> anyhow::Result<(f64, Option<[Rate; 2]>)> {
+) -> Result<(f64, Option<[Rate; 2]>)> {
     let speed = Speed::of(subject.meter.clone(), None);
     context.sleep(WARM_UP)?;
     let began = now();
@@ -328,12 +323,7 @@ fn live(
 }
 
 /// Acts on a program; returns the CPU time of acting.
-fn act(
-    context: &BenchContext,
-    subject: &Subject,
-    guard: bool,
-    duration: Duration,
-) -> anyhow::Result<f64> {
+fn act(context: &BenchContext, subject: &Subject, guard: bool, duration: Duration) -> Result<f64> {
     let mut acting = Command::new(&context.isotherm);
     acting
         .args(["run", "-q", "--json", "--preset", "prcl"])
@@ -358,7 +348,7 @@ fn no_guard(guard: bool) -> &'static [&'static str] {
 }
 
 /// Returns the saved memory by the live run's record, and the prediction by the trace.
-fn predict(context: &BenchContext, trace: &Path, guard: bool) -> anyhow::Result<(f64, Predicted)> {
+fn predict(context: &BenchContext, trace: &Path, guard: bool) -> Result<(f64, Predicted)> {
     let mut simulate = Command::new(&context.isotherm);
     simulate
         .args(["simulate", "--json", "--preset", "prcl"])
@@ -386,7 +376,7 @@ fn predict(context: &BenchContext, trace: &Path, guard: bool) -> anyhow::Result<
     Ok((number(&against["live_saved_percent"])?, predicted))
 }
 
-fn swap(context: &BenchContext, arguments: &[&str]) -> anyhow::Result<()> {
+fn swap(context: &BenchContext, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new(&context.isotherm);
     command.arg("swap").args(arguments).stdout(Stdio::null());
     let status = command.status().context("cannot set swap up")?;

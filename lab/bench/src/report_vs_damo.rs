@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::{Header, Item, TargetStart, Writer};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -25,7 +25,7 @@ pub(super) const REGIONS: u64 = 1000;
 const DAMO_BYTES_PER_ROW: u64 = 2300;
 const LIMIT: Duration = Duration::from_mins(20);
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let ours = context.scratch("synthetic.isotherm");
     synthesize(&ours, context.rows.div_ceil(REGIONS))?;
     let theirs = context.scratch("synthetic.damo");
@@ -93,7 +93,7 @@ struct Measured {
 
 /// Runs `isotherm-bench measure -- COMMAND ARGS...`, a process of its own: the kernel keeps the largest memory over *all*
 /// children of a process. Discards the command's output, and prints its time and largest resident memory as JSON.
-pub(crate) fn measure_one(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
+pub(crate) fn measure_one(args: impl Iterator<Item = String>) -> Result<ExitCode> {
     let args: Vec<String> = args.skip_while(|arg| arg == "--").collect();
     let [program, rest @ ..] = args.as_slice() else {
         bail!("usage: isotherm-bench measure -- COMMAND ARGS...");
@@ -119,11 +119,7 @@ pub(crate) fn measure_one(args: impl Iterator<Item = String>) -> anyhow::Result<
 }
 
 /// Runs `command` (program and arguments) in a measuring process.
-fn measure(
-    context: &BenchContext,
-    command: &[String],
-    limit: Duration,
-) -> anyhow::Result<Measured> {
+fn measure(context: &BenchContext, command: &[String], limit: Duration) -> Result<Measured> {
     let mut measuring = Command::new(std::env::current_exe()?);
     measuring.args(["measure", "--"]).args(command);
     let measured = Guarded::json(context, &mut measuring, limit)?;
@@ -148,17 +144,12 @@ fn table(rows: u64, version: &str, jobs: &[Job]) -> Table {
     table
 }
 
-fn text(path: &Path) -> anyhow::Result<&str> {
+fn text(path: &Path) -> Result<&str> {
     path.to_str().context("the path is no text")
 }
 
 /// Installs damo if necessary, and converts the record to its format; or returns the reason why not.
-fn damo(
-    context: &BenchContext,
-    isotherm: &str,
-    ours: &str,
-    theirs: &str,
-) -> anyhow::Result<PathBuf> {
+fn damo(context: &BenchContext, isotherm: &str, ours: &str, theirs: &str) -> Result<PathBuf> {
     let needed = context.rows * DAMO_BYTES_PER_ROW;
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     ensure!(
@@ -191,7 +182,7 @@ fn damo(
 }
 
 /// Writes a record of `snapshots` snapshots, 100 ms apart.
-pub(super) fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
+pub(super) fn synthesize(path: &Path, snapshots: u64) -> Result<()> {
     let file = File::create(path).context("cannot write to the temporary folder")?;
     let start = Nanos(1_800_000_000_000_000_000);
     let header = Header {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::cached_files::CachedFiles;
 use super::child::{Group, Guarded, compile};
@@ -49,7 +49,7 @@ impl Which {
         real(name).map_or_else(|error| Some(error.to_string()), Program::lacks)
     }
 
-    pub(super) fn start(self, context: &BenchContext) -> anyhow::Result<Subject> {
+    pub(super) fn start(self, context: &BenchContext) -> Result<Subject> {
         match self {
             Self::Real(name) => {
                 let program = real(name)?;
@@ -95,7 +95,7 @@ impl Which {
     }
 }
 
-fn real(name: &str) -> anyhow::Result<&'static Program> {
+fn real(name: &str) -> Result<&'static Program> {
     const ALL: &[Program] = &PROGRAMS;
     let program = ALL.iter().find(|program| program.name == name);
     program.with_context(|| format!("there is no program `{name}`"))
@@ -106,7 +106,7 @@ fn logged(
     context: &BenchContext,
     command: &mut Command,
     meter: fn(std::path::PathBuf) -> Meter,
-) -> anyhow::Result<Subject> {
+) -> Result<Subject> {
     let path = context.scratch(LOG);
     let file = File::create(&path).context("cannot write to the temporary folder")?;
     let mut child = Guarded::spawn(context, command.stdout(file))?;
@@ -125,7 +125,7 @@ fn logged(
 }
 
 /// Writes a C program, `unit.c`, that a compiler is busy with for a moment.
-fn write_unit(context: &BenchContext) -> anyhow::Result<()> {
+fn write_unit(context: &BenchContext) -> Result<()> {
     let functions = (0..200).map(|n| {
         format!("int f{n}(int *a, int n) {{ int s = {n}; for (int i = 0; i < n; i++) s = s * a[i] + (s >> 3); return s; }}\n")
     });

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use isotherm_engine::Nanos;
 use isotherm_workload::family::verdict::{Verdict, settled, verdict};
 use isotherm_workload::family::{Case, Ready, TouchJournal};
@@ -103,7 +103,7 @@ struct Watched {
     failures: Vec<String>,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     if !context.named {
         return Ok(BenchOutcome::Skip(
             "it takes long; name it to run it".into(),
@@ -154,7 +154,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     ))
 }
 
-fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
+fn family(context: &BenchContext, modes: &[Mode]) -> Result<Vec<Watched>> {
     let options = &context.truth;
     let numbers: Vec<u64> = if options.case.is_empty() {
         (0..options.cases.unwrap_or(12)).collect()
@@ -176,7 +176,7 @@ fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>
 }
 
 /// Returns the default monitor at each budget, and DAMON's rules.
-fn modes(context: &BenchContext) -> anyhow::Result<Vec<Mode>> {
+fn modes(context: &BenchContext) -> Result<Vec<Mode>> {
     if !context.modes.is_empty() {
         return Ok(context.modes.clone());
     }
@@ -190,12 +190,7 @@ fn modes(context: &BenchContext) -> anyhow::Result<Vec<Mode>> {
         .collect()
 }
 
-fn watch_case(
-    context: &BenchContext,
-    seed: u64,
-    number: u64,
-    modes: &[Mode],
-) -> anyhow::Result<Watched> {
+fn watch_case(context: &BenchContext, seed: u64, number: u64, modes: &[Mode]) -> Result<Watched> {
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     let mut program = Running::start(context, seed, number, available / 4)?;
     let ready = program.ready.clone();
@@ -239,7 +234,7 @@ fn watch_case(
 type Rss = Vec<(Nanos, u64)>;
 
 /// Records a process and samples its resident memory meanwhile.
-fn record(context: &BenchContext, mode: &Mode, pid: u32) -> anyhow::Result<(Recorded, Rss)> {
+fn record(context: &BenchContext, mode: &Mode, pid: u32) -> Result<(Recorded, Rss)> {
     let done = AtomicBool::new(false);
     let rss: Mutex<Rss> = Mutex::default();
     let duration = context.asked_duration.unwrap_or(Duration::from_secs(15));

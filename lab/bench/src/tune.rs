@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ struct Found {
     settings: Value,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let (seed, cases) = (context.truth.seed, context.truth.cases);
     let mut found = Vec::new();
     for case in 0..cases.unwrap_or(CASES) {
@@ -102,7 +102,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     ))
 }
 
-fn record(context: &BenchContext, seed: u64, case: u64) -> anyhow::Result<PathBuf> {
+fn record(context: &BenchContext, seed: u64, case: u64) -> Result<PathBuf> {
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     let program = Running::start(context, seed, case, (available / 8).min(MEMORY_MAX))?;
     let path = trace(context, program.child.id(), context.duration)?;
@@ -116,7 +116,7 @@ fn tune(
     case: u64,
     method: &'static str,
     flags: &[&str],
-) -> anyhow::Result<Found> {
+) -> Result<Found> {
     let mut command = Command::new(&context.isotherm);
     command
         .args(["tune", "--objective", "damoos", "--json", "-q"])

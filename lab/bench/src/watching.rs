@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use isotherm_engine::Nanos;
 use isotherm_engine::statistics::median;
 use isotherm_record::CostSample;
@@ -121,7 +121,7 @@ struct Loss {
     reported_percent: Option<f64>,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let (mut losses, mut failures) = (Vec::new(), Vec::new());
     let (mut files, mut tables) = (Vec::new(), Vec::new());
     for variant in VARIANTS {
@@ -216,7 +216,7 @@ fn measure(
     context: &BenchContext,
     variant: &Variant,
     mode: &Mode,
-) -> anyhow::Result<(Loss, Option<FilesTable>)> {
+) -> Result<(Loss, Option<FilesTable>)> {
     println!("{}, {}", variant.name, mode.name);
     let mut subject = variant.which.start(context)?;
     let speed = Speed::of(subject.meter.clone(), Some(subject.group.pid));
@@ -266,7 +266,7 @@ fn stopped(
     subject: &Subject,
     mode: &Mode,
     after: Duration,
-) -> anyhow::Result<Turns> {
+) -> Result<Turns> {
     let pairs = (context.duration.as_secs() * u64::from(context.repeats) / 2).max(2) as u32;
     // It runs for some time at the end, too, in which it sees what it has missed.
     let time = after * 2 + TURN * (2 * pairs + 2);
@@ -298,7 +298,7 @@ fn stopped(
 }
 
 /// Starts a recorder for each turn, without and with the flags of the mode.
-fn restarted(context: &BenchContext, subject: &mut Subject, mode: &Mode) -> anyhow::Result<Turns> {
+fn restarted(context: &BenchContext, subject: &mut Subject, mode: &Mode) -> Result<Turns> {
     let length = context.asked_duration.unwrap_or(RECORDING);
     let children = ["--children".to_owned()];
     let arms = [&children[..0], mode.flags.as_slice()].map(|flags| Mode {

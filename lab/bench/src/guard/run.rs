@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::super::BenchContext;
@@ -29,7 +29,7 @@ pub(super) fn once(
     case: &Case,
     flags: Option<&[&str]>,
     delay: Duration,
-) -> anyhow::Result<Run> {
+) -> Result<Run> {
     let seconds = case.seconds(context.duration);
     context.sleep(delay)?;
     let mut command = case.command(seconds, context.scratch.path())?;

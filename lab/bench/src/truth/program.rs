@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use isotherm_workload::family::journal::Ready;
 use isotherm_workload::family::program::{self, ProgramOptions};
+
+use super::super::BenchContext;
 
 #[derive(Parser)]
 #[command(
@@ -20,25 +22,20 @@ struct Args {
     options: ProgramOptions,
 }
 
-pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: impl Iterator<Item = String>) -> Result<ExitCode> {
     program::run(&Args::parse_from(args).options)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(in super::super) struct Running {
-    pub(in super::super) child: super::Guarded,
-    pub(in super::super) journal: PathBuf,
+pub(crate) struct Running {
+    pub(crate) child: super::Guarded,
+    pub(crate) journal: PathBuf,
     pub(super) ready: Ready,
 }
 
 impl Running {
     /// Starts case `index` of `seed` and waits until it touches memory.
-    pub(in super::super) fn start(
-        context: &super::super::BenchContext,
-        seed: u64,
-        index: u64,
-        limit: u64,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn start(context: &BenchContext, seed: u64, index: u64, limit: u64) -> Result<Self> {
         let (ready, journal) = (
             context.scratch("case.json"),
             context.scratch("case.journal"),
@@ -77,7 +74,7 @@ impl Running {
     }
 
     /// Ends it and reads its log.
-    pub(in super::super) fn finish(mut self) -> anyhow::Result<super::TouchJournal> {
+    pub(crate) fn finish(mut self) -> Result<super::TouchJournal> {
         let status = self.child.stop()?;
         if !status.success() {
             bail!("the program of the case failed, with {status}");

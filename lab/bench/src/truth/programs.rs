@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::super::BenchContext;
 use super::super::child::{Group, Guarded};
@@ -18,8 +18,8 @@ use super::super::child::{Group, Guarded};
 const STEP_LIMIT: Duration = Duration::from_mins(3);
 const READY_LIMIT: Duration = Duration::from_mins(2);
 
-pub(in super::super) struct Program {
-    pub(in super::super) name: &'static str,
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
     requires: &'static [&'static str],
     /// Script that runs before the program starts.
     setup: &'static str,
@@ -31,11 +31,11 @@ pub(in super::super) struct Program {
     load: &'static str,
     /// A word of the command line of the watched child; without it the program itself is watched.
     child: Option<&'static str>,
-    pub(in super::super) progress: Progress,
+    pub(crate) progress: Progress,
 }
 
 #[derive(Clone, Copy)]
-pub(in super::super) enum Progress {
+pub(crate) enum Progress {
     /// Bytes that it reads.
     BytesRead,
     /// Its waits for requests.
@@ -44,7 +44,7 @@ pub(in super::super) enum Progress {
     Said,
 }
 
-pub(in super::super) const PROGRAMS: [Program; 7] = [
+pub(crate) const PROGRAMS: [Program; 7] = [
     Program {
         name: "redis",
         requires: &["redis-server", "redis-cli", "redis-benchmark"],
@@ -120,7 +120,7 @@ pub(in super::super) const PROGRAMS: [Program; 7] = [
 ];
 
 impl Program {
-    pub(in super::super) fn lacks(&self) -> Option<String> {
+    pub(crate) fn lacks(&self) -> Option<String> {
         let found = |command: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
             std::env::split_paths(&path).any(|folder| folder.join(command).exists())
@@ -132,11 +132,11 @@ impl Program {
     }
 
     /// Starts and fills it, and starts its load.
-    pub(in super::super) fn start(&self, context: &BenchContext) -> anyhow::Result<Group> {
+    pub(crate) fn start(&self, context: &BenchContext) -> Result<Group> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         // PostgreSQL runs as another user.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
-        let step = |script: &str, name: &str| -> anyhow::Result<()> {
+        let step = |script: &str, name: &str| -> Result<()> {
             if script.is_empty() {
                 return Ok(());
             }
@@ -185,7 +185,7 @@ fn cache(context: &BenchContext) -> PathBuf {
 }
 
 /// Returns the child of `parent` whose command line contains `word`.
-fn child_of(context: &BenchContext, parent: u32, word: &str) -> anyhow::Result<u32> {
+fn child_of(context: &BenchContext, parent: u32, word: &str) -> Result<u32> {
     let end = Instant::now() + READY_LIMIT;
     loop {
         for entry in std::fs::read_dir("/proc")?.flatten() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use isotherm_engine::Snapshot;
 use isotherm_engine::statistics::median;
 use isotherm_workload::family::verdict::settled;
@@ -40,7 +40,7 @@ pub(super) fn run(
     context: &BenchContext,
     wanted: &[String],
     modes: &[Mode],
-) -> anyhow::Result<(Vec<Compared>, Vec<String>)> {
+) -> Result<(Vec<Compared>, Vec<String>)> {
     let (mut compared, mut skipped) = (Vec::new(), Vec::new());
     for name in wanted {
         if name != "all" && !PROGRAMS.iter().any(|program| program.name == name) {
@@ -75,11 +75,7 @@ pub(super) fn run(
     Ok((compared, skipped))
 }
 
-fn one_program(
-    context: &BenchContext,
-    program: &Program,
-    modes: &[Mode],
-) -> anyhow::Result<Vec<Compared>> {
+fn one_program(context: &BenchContext, program: &Program, modes: &[Mode]) -> Result<Vec<Compared>> {
     let mut busy = program.start(context)?;
     let mut compared = Vec::new();
     for mode in modes {
@@ -94,7 +90,7 @@ fn take_turns(
     program: &'static str,
     mode: &Mode,
     busy: &mut Group,
-) -> anyhow::Result<Compared> {
+) -> Result<Compared> {
     let trial = window(context, mode, busy)?;
     let intervals = settled(&trial.snapshots, &[]).map(|s| s.end.since(s.start).as_secs_f64());
     let interval = median(intervals.collect())
@@ -105,7 +101,7 @@ fn take_turns(
         "exact=--pages --max-stall 1s --aggregation-interval {millis}"
     ))?;
     // The first scans find pages that were touched before.
-    let scan = |busy: &mut Group| -> anyhow::Result<Vec<Snapshot>> {
+    let scan = |busy: &mut Group| -> Result<Vec<Snapshot>> {
         let scans = window(context, &exact, busy)?.snapshots;
         Ok(scans.get(2..).unwrap_or(&[]).to_vec())
     };
@@ -131,7 +127,7 @@ fn take_turns(
     })
 }
 
-fn window(context: &BenchContext, mode: &Mode, busy: &mut Group) -> anyhow::Result<Recorded> {
+fn window(context: &BenchContext, mode: &Mode, busy: &mut Group) -> Result<Recorded> {
     busy.check_running()?;
     let duration = context.asked_duration.unwrap_or(WINDOW);
     Recording::start(context, mode, busy.pid, duration)?.finish(context)

@@ -19,12 +19,12 @@ const SETTLING: usize = 3;
 /// Bytes of cold memory that may still be in memory: a region's border lies anywhere.
 const LEFT: u64 = 2 << 20;
 
-pub(in crate::scenario) const FUNCTIONS: &str = include_str!("../kernel_damon.sh");
+pub(crate) const FUNCTIONS: &str = include_str!("../kernel_damon.sh");
 /// Messages for a sysfs tree that another user drives, and for an action without effect on a process.
-pub(in crate::scenario) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";
-pub(in crate::scenario) const DOES_NOTHING: &str = "`vaddr` takes it and does nothing";
+pub(crate) const IN_USE: &str = "kernel DAMON is in use: kdamond 0";
+pub(crate) const DOES_NOTHING: &str = "`vaddr` takes it and does nothing";
 
-pub(in crate::scenario) fn records(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn records(kernel: Kernel, report: &mut Report) -> Result<()> {
     match kernel {
         Kernel::Debian61 => without(kernel, report),
         _ => record(kernel, report),
@@ -118,12 +118,7 @@ fn record(kernel: Kernel, report: &mut Report) -> Result<()> {
 }
 
 /// Fails unless a line of the message `NAME.txt` contains `words`, and adds that line to the report.
-pub(in crate::scenario) fn says(
-    report: &mut Report,
-    output: &VmOutput,
-    name: &str,
-    words: &str,
-) -> Result<()> {
+pub(crate) fn says(report: &mut Report, output: &VmOutput, name: &str, words: &str) -> Result<()> {
     let text = output.text(&format!("{name}.txt"))?;
     let line = text.lines().find(|line| line.contains(words));
     let line =
@@ -132,7 +127,7 @@ pub(in crate::scenario) fn says(
     Ok(())
 }
 
-pub(in crate::scenario) fn act(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn act(kernel: Kernel, report: &mut Report) -> Result<()> {
     let options = format!(
         "--world kernel --no-guard {SLOW} --scheme '4K max 0 0 5s max pageout' --pid $target"
     );

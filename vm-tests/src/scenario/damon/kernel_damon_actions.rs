@@ -26,28 +26,24 @@ const FAST: &str =
 const SETTLED: &str = "6 s";
 
 /// Returns a configuration in damo's format, with the intervals of [`FAST`].
-pub(in crate::scenario) fn configuration(operations: &str, schemes: &[Value]) -> String {
+pub(crate) fn configuration(operations: &str, schemes: &[Value]) -> String {
     acting::configuration(operations, ["50 ms", "500 ms"], ["200", "2,000"], schemes)
 }
 
 /// The kernel's counters of one scheme at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::scenario) struct Counters {
+pub(crate) struct Counters {
     /// Seconds since boot.
-    pub(in crate::scenario) seconds: f64,
-    pub(in crate::scenario) tried: u64,
-    pub(in crate::scenario) applied: u64,
-    pub(in crate::scenario) exceeds: u64,
+    pub(crate) seconds: f64,
+    pub(crate) tried: u64,
+    pub(crate) applied: u64,
+    pub(crate) exceeds: u64,
     /// The quota in force.
-    pub(in crate::scenario) effective: u64,
+    pub(crate) effective: u64,
 }
 
 /// Reads the counters of a scheme that `kernel_until NAME` noted, in order of time.
-pub(in crate::scenario) fn counters(
-    output: &VmOutput,
-    name: &str,
-    scheme: u64,
-) -> Result<Vec<Counters>> {
+pub(crate) fn counters(output: &VmOutput, name: &str, scheme: u64) -> Result<Vec<Counters>> {
     let text = output.text(&format!("{name}.txt"))?;
     let wrong = |line: &str| VmError::Wrong(format!("{name}.txt: {line}"));
     let mut all = Vec::new();
@@ -114,7 +110,7 @@ fn interleave() -> Value {
     })
 }
 
-pub(in crate::scenario) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
     let has_dests = kernel != Kernel::Debian612;
     let of_a_process = if has_dests {
         format!(
@@ -213,7 +209,7 @@ fn to_both(report: &mut Report, output: &VmOutput) -> Result<()> {
     intact(&start, &after, "when it went to both nodes")
 }
 
-pub(in crate::scenario) fn lists(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn lists(kernel: Kernel, report: &mut Report) -> Result<()> {
     let of_frames = format!("{FAST} --physical");
     let script = format!(
         "{FUNCTIONS}echo n >/sys/kernel/mm/lru_gen/enabled\n\
@@ -306,7 +302,7 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Least bytes in huge pages after collapse. A block in which a region ends is not collapsed, and regions end anywhere.
 const MOST_HUGE: u64 = (HOT + COLD) / 4 * 3;
 
-pub(in crate::scenario) fn huge_pages(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn huge_pages(kernel: Kernel, report: &mut Report) -> Result<()> {
     let collapses = kernel != Kernel::Debian612;
     let collapse = if collapses {
         format!(

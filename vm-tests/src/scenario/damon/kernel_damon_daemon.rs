@@ -65,7 +65,7 @@ fn script() -> String {
     .concat()
 }
 
-pub(in crate::scenario) fn compare(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn compare(kernel: Kernel, report: &mut Report) -> Result<()> {
     let worlds = ["linux", "faithful", "kernel", "simulated"];
     let script = [
         FUNCTIONS,
@@ -114,7 +114,7 @@ pub(in crate::scenario) fn compare(kernel: Kernel, report: &mut Report) -> Resul
 /// memory in use that is not seen, are both rare; a region's border lies anywhere.
 const LEAST_COMPARED: f64 = 0.7;
 
-pub(in crate::scenario) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let output = acting::vm(kernel, &script())?
         .text("/pageout.json", &configuration("pageout"))
         .text("/lacks.json", &configuration("lru_prio"))

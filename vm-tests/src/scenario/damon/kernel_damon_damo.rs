@@ -29,7 +29,7 @@ const LEAST_FILES: usize = 100;
 
 type Files = BTreeMap<String, String>;
 
-pub(in crate::scenario) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = [
         FUNCTIONS.to_owned(),
         SCATTERED.start_anywhere(),

@@ -183,7 +183,7 @@ fn load() -> String {
     )
 }
 
-pub(in crate::scenario) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = [
         FUNCTIONS.to_owned(),
         SCATTERED.start_anywhere(),

@@ -46,7 +46,7 @@ fn page_out(quotas: &Value) -> Value {
     })
 }
 
-pub(in crate::scenario) fn limited(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn limited(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          {start}taskset 1 vm-guest wake &\n\
@@ -220,7 +220,7 @@ const PRESSURE: &str = "\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
     sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-after.txt\n";
 
-pub(in crate::scenario) fn follow(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn follow(kernel: Kernel, report: &mut Report) -> Result<()> {
     let has_nodes = kernel != Kernel::Debian612;
     let of_memory = if has_nodes {
         format!(

@@ -92,7 +92,7 @@ struct Row {
     interval: Option<f64>,
 }
 
-pub(in crate::scenario) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
+pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     report.say(format!(
         "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",
         LIMIT >> 20
