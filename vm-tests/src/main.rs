@@ -108,9 +108,5 @@ fn run(args: &Args, scenarios: &[VmScenario]) -> ExitCode {
         }
     }
     println!("{passed} passed, {skipped} skipped, {failed} failed");
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    ExitCode::from(u8::from(failed > 0))
 }

@@ -5,11 +5,10 @@
 //! to other sites are not followed.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::Context;
+use crate::files;
 
 /// Longest page in lines; generated tables do not count.
 const PAGE_LINES: usize = 300;
@@ -36,8 +35,7 @@ pub(crate) struct Link {
 pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut documents = BTreeMap::new();
     for path in documents_of(root)? {
-        let text = fs::read_to_string(root.join(&path))
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = files::read(&root.join(&path))?;
         documents.insert(path, text);
     }
     let mut faults = Vec::new();
@@ -83,22 +81,11 @@ fn size_faults(path: &str, text: &str) -> Vec<String> {
 
 /// The documents at the top and below docs/, relative to `root`.
 pub(crate) fn documents_of(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![(PathBuf::new(), false), (PathBuf::from("docs"), true)];
-    while let Some((folder, is_deep)) = folders.pop() {
-        let shown = root.join(&folder);
-        let entries =
-            fs::read_dir(&shown).with_context(|| format!("cannot list {}", shown.display()))?;
-        for entry in entries {
-            let entry = entry.context("cannot list a folder")?;
-            let path = folder.join(entry.file_name());
-            if entry.path().is_dir() && is_deep {
-                folders.push((path, true));
-            } else if path.extension().is_some_and(|end| end == "md") {
-                found.push(path);
-            }
-        }
-    }
+    let mut paths = files::list(root)?;
+    paths.retain(|path| !path.is_dir() && path.extension().is_some_and(|end| end == "md"));
+    paths.extend(files::below(&root.join("docs"), "md", &[])?);
+    let relative = paths.iter().filter_map(|path| path.strip_prefix(root).ok());
+    let mut found: Vec<PathBuf> = relative.map(Path::to_owned).collect();
     found.sort();
     Ok(found)
 }
@@ -253,6 +240,7 @@ pub(crate) fn anchor(heading: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn check(files: &[(&str, &str)], wanted: &[&str]) {
         let root = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 mod book;
 mod circles;
 mod docs;
+mod files;
 mod names;
 mod picture;
 mod suites;

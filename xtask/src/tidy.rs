@@ -14,7 +14,6 @@
 //!
 //! Function lengths are clippy's `too_many_lines`, set in the `clippy.toml` files.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -22,6 +21,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use crate::circles;
+use crate::files;
 use crate::names::PublicTypes;
 use crate::picture::{CRATES, CrateRule};
 use crate::weight::Weight;
@@ -81,10 +81,9 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             .parent()
             .context("a manifest lies in a directory")?;
         let unsafe_under = find_rule(&package.name).and_then(|crate_rule| crate_rule.unsafe_under);
-        let mut files = Vec::new();
-        for path in rust_files(directory)? {
-            let source = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+        let mut parsed = Vec::new();
+        for path in files::below(directory, "rs", &["target", "cache"])? {
+            let source = files::read(&path)?;
             let shown = path.strip_prefix(root).unwrap_or(&path);
             let shown = shown.display().to_string();
             let may_be_unsafe = unsafe_under.is_some_and(|p| path.starts_with(directory.join(p)));
@@ -92,11 +91,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             let file = syn::parse_file(&source).with_context(|| format!("cannot parse {shown}"))?;
             types.add(&shown, &file);
             weight.add(&package.name, &shown, &source, &file);
-            files.push((path, file));
+            parsed.push((path, file));
         }
-        nr_files += files.len();
+        nr_files += parsed.len();
         let source = directory.join("src");
-        faults.extend(circles::faults(&package.name, &source, &files));
+        faults.extend(circles::faults(&package.name, &source, &parsed));
     }
     faults.extend(types.faults());
     faults.extend(weight.faults());
@@ -280,31 +279,6 @@ fn has_word(code: &str, word: &str) -> bool {
         .windows(2)
         .any(|pair| pair[0] == word && ["{", "fn", "impl", "trait", "extern"].contains(&pair[1]))
         || words.last() == Some(&word)
-}
-
-/// Returns every `.rs` file under a crate, except generated ones.
-fn rust_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut pending = vec![directory.to_owned()];
-    while let Some(directory) = pending.pop() {
-        let entries = fs::read_dir(&directory)
-            .with_context(|| format!("cannot list {}", directory.display()))?;
-        for entry in entries {
-            let path = entry
-                .with_context(|| format!("cannot list {}", directory.display()))?
-                .path();
-            if path.is_dir() {
-                let name = path.file_name().unwrap_or_default();
-                if name != "target" && name != "cache" {
-                    pending.push(path);
-                }
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]
