@@ -18,37 +18,22 @@ use crate::error::{Result, VmError};
 const LONGEST: Duration = Duration::from_mins(40);
 const POLL: Duration = Duration::from_millis(20);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Accelerator {
-    /// Emulation in virtual time.
-    Emulation,
-    /// The host's processor, in real time.
-    Kvm,
-}
-
-impl Accelerator {
-    /// Reads `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default, or `kvm`.
-    pub(crate) fn from_environment() -> Result<Self> {
-        let value = std::env::var_os("ISOTHERM_VM_ACCEL").unwrap_or_else(|| "tcg".into());
-        match value.to_str() {
-            Some("tcg") => Ok(Self::Emulation),
-            Some("kvm") => Ok(Self::Kvm),
-            _ => Err(VmError::Wrong(format!(
+/// Returns QEMU's options for the accelerator of `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default (emulation in virtual
+/// time, in which an instruction takes 2^`instruction_ns_log2` nanoseconds), or `kvm` (the host's processor, in real time).
+pub(crate) fn accelerator(instruction_ns_log2: u32) -> Result<Vec<String>> {
+    let value = std::env::var_os("ISOTHERM_VM_ACCEL").unwrap_or_else(|| "tcg".into());
+    let icount = format!("shift={instruction_ns_log2},sleep=off");
+    let options = match value.to_str() {
+        Some("tcg") => vec!["-accel", "tcg,thread=single", "-icount", &icount],
+        Some("kvm") => vec!["-accel", "kvm"],
+        _ => {
+            return Err(VmError::Wrong(format!(
                 "ISOTHERM_VM_ACCEL is {}; set it to `tcg` or `kvm`",
                 value.display()
-            ))),
+            )));
         }
-    }
-
-    /// Returns QEMU's options. An instruction takes 2^`instruction_ns_log2` nanoseconds of virtual time.
-    pub(crate) fn options(self, instruction_ns_log2: u32) -> Vec<String> {
-        let icount = format!("shift={instruction_ns_log2},sleep=off");
-        let options = match self {
-            Self::Kvm => vec!["-accel", "kvm"],
-            Self::Emulation => vec!["-accel", "tcg,thread=single", "-icount", &icount],
-        };
-        options.into_iter().map(str::to_owned).collect()
-    }
+    };
+    Ok(options.into_iter().map(str::to_owned).collect())
 }
 
 #[derive(Clone, Copy, Debug, Default)]

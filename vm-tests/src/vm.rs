@@ -13,7 +13,7 @@ use crate::error::{Result, VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
 use crate::module;
-use crate::qemu::{Accelerator, Qemu};
+use crate::qemu::{self, Qemu};
 
 const TAIL_LINES: usize = 25;
 /// Everything that QEMU can emulate, except fast string instructions: QEMU executes them byte by byte, and kernels rely
@@ -30,7 +30,6 @@ const CPU_LIMIT: Duration = Duration::from_mins(5);
 pub struct Vm {
     kernel: Kernel,
     cpu: String,
-    cpus: u32,
     memory_mib: u32,
     numa_nodes: u32,
     cmdline_extra: String,
@@ -72,7 +71,6 @@ impl Vm {
             kernel,
             // Four levels of page tables are the default, as on most machines.
             cpu: "la57=off".to_owned(),
-            cpus: 1,
             memory_mib: 1024,
             numa_nodes: 1,
             cmdline_extra: String::new(),
@@ -100,7 +98,6 @@ impl Vm {
     pub fn numa_nodes(mut self, nodes: u32) -> Self {
         assert!((1..=8).contains(&nodes), "one to eight nodes");
         self.numa_nodes = nodes;
-        self.cpus = self.cpus.max(nodes);
         self
     }
 
@@ -198,8 +195,7 @@ impl Vm {
             .map_err(VmError::io("write", &initrd))?;
         fs::write(&initrd, archive).map_err(VmError::io("write", &initrd))?;
 
-        let accelerator = Accelerator::from_environment()?;
-        let arguments = self.arguments(accelerator, &kernel, work.path());
+        let arguments = self.arguments(&kernel, work.path())?;
         let slot = cache::slot()?;
         let mut qemu = Qemu::start(&arguments, &work.path().join("stderr"))?;
         let ended = qemu.wait(self.cpu_limit);
@@ -229,10 +225,6 @@ impl Vm {
         })
     }
 
-    fn other_cpu(&self) -> u32 {
-        if self.cpus > 1 { 2 } else { 1 }
-    }
-
     fn image(&self, kernel: &KernelImage) -> Result<Image> {
         let mut image = Image::new()?;
         for (content, guest) in &self.contents {
@@ -254,19 +246,14 @@ impl Vm {
         let functions = include_str!("script.sh");
         let script = format!(
             "export other_cpu={}\n{functions}{}",
-            self.other_cpu(),
+            self.numa_nodes.min(2),
             self.script
         );
         image.content("script", script.into_bytes());
         Ok(image)
     }
 
-    fn arguments(
-        &self,
-        accelerator: Accelerator,
-        kernel: &KernelImage,
-        work: &Path,
-    ) -> Vec<String> {
+    fn arguments(&self, kernel: &KernelImage, work: &Path) -> Result<Vec<String>> {
         let path = |path: &Path| path.display().to_string();
         // panic=-1 restarts at once, which ends QEMU without results. The kernel's ciphers are not tested again at each
         // boot. When 6.1 boots, its first processor waits for the second, which QEMU 7.2 does not execute meanwhile in
@@ -279,7 +266,7 @@ impl Vm {
             "console=ttyS0 loglevel=4 panic=-1 {processors} cryptomgr.notests{}",
             self.cmdline_extra
         );
-        let mut arguments = accelerator.options(self.instruction_ns_log2);
+        let mut arguments = qemu::accelerator(self.instruction_ns_log2)?;
         arguments.extend(
             ["-no-user-config", "-nodefaults", "-no-reboot"]
                 .into_iter()
@@ -288,7 +275,7 @@ impl Vm {
         );
         let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         option("-cpu", format!("{CPU},{}", self.cpu));
-        option("-smp", self.cpus.to_string());
+        option("-smp", self.numa_nodes.to_string());
         option("-m", format!("{}M", self.memory_mib));
         option("-kernel", path(&kernel.vmlinuz));
         option("-initrd", path(&work.join("initramfs")));
@@ -309,7 +296,7 @@ impl Vm {
                 );
             }
         }
-        arguments
+        Ok(arguments)
     }
 }
 

@@ -170,21 +170,13 @@ fn write_json(root: &Path, source: &Path) -> anyhow::Result<String> {
         "# Keys of JSON and of experiments\n\nA page for each JSON Schema of `docs/schema`, which are made from the types that \
          serde writes and reads.\n\n",
     );
-    let paths = files::list(&root.join("docs/schema"))?;
-    let name = |path: &PathBuf| {
-        Some(
-            path.file_name()?
-                .to_str()?
-                .strip_suffix(".json")?
-                .to_owned(),
-        )
-    };
-    let names: BTreeSet<String> = paths.iter().filter_map(name).collect();
-    for name in names {
+    let paths = files::below(&root.join("docs/schema"), "json", &[])?;
+    let names = paths.iter().filter_map(|path| path.file_stem()?.to_str());
+    for name in names.collect::<BTreeSet<_>>() {
         let text = read(&root.join(format!("docs/schema/{name}.json")))?;
         let schema = serde_json::from_str(&text).with_context(|| format!("{name}: no JSON"))?;
         let page = folder.join(format!("{name}.md"));
-        fs::write(&page, schema::page(&name, &schema))
+        fs::write(&page, schema::page(name, &schema))
             .with_context(|| format!("cannot write {}", page.display()))?;
         let _ = writeln!(list, "  - [{name}]({JSON}/{name}.md)");
         let _ = writeln!(index, "- [{name}]({name}.md)");

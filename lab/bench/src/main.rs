@@ -182,8 +182,6 @@ struct BenchContext {
     asked_duration: Option<Duration>,
     rows: u64,
     keep: Option<PathBuf>,
-    /// Benches were named on the command line.
-    named: bool,
     huge: huge::Options,
     truth: truth::Options,
     stop: Arc<AtomicBool>,
@@ -366,7 +364,6 @@ fn context(args: Args) -> Result<BenchContext> {
             .rows
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
         keep: args.keep,
-        named: !args.names.is_empty(),
         huge: args.huge,
         truth: args.truth,
         stop,

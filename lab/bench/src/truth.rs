@@ -104,11 +104,6 @@ struct Watched {
 }
 
 pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip(
-            "it takes long; name it to run it".into(),
-        ));
-    }
     let options = &context.truth;
     let modes = modes(context)?;
     let asked = options.cases.is_some() || !options.case.is_empty();

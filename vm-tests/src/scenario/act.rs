@@ -49,7 +49,7 @@ pub(super) fn actions(kernel: Kernel, report: &mut Report) -> Result<()> {
          kill $target; isotherm swap off\n",
         all = HOT + COLD,
         hot_only = HOT + 2 * SLACK,
-        small = STILL.start_anywhere(),
+        small = STILL.start(1),
         default = STILL.start_with(1, "default"),
     );
     let output = acting::vm(kernel, &script)?.run_ok()?;
@@ -149,7 +149,7 @@ pub(super) fn more_than_swap(kernel: Kernel, report: &mut Report) -> Result<()> 
          grep Swap /proc/meminfo >/out/meminfo\n\
          look paged-out --sum\n\
          act cold {TABLES} --no-guard --scheme 'min max min max min max cold' --duration 6s --pid $target\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
         // The eighth that is kept for the system, and a remainder that is too small for the next pages.
         left_kb = (swap / 8 + (SLACK / 4)) >> 10,
     );

@@ -50,7 +50,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
          isotherm stop >/dev/null\n\
          kill -9 $squeezed\n\
          look end --sum\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
     );
     let vm = acting::vm(kernel, &script)?;
     let output = vm.cmdline_extra("psi=1").run_ok()?;
@@ -77,7 +77,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
         "isotherm swap zram --size 256M || exit 1\n\
          {start}isotherm run {LIMITED} --duration 1s 2>/out/why && exit 1\n\
          look start\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
     );
     let vm = acting::vm(kernel, &script)?;
     let output = vm.cmdline_extra("psi=0").run_ok()?;

@@ -165,7 +165,7 @@ pub(super) fn whole_machine(kernel: Kernel, report: &mut Report) -> Result<()> {
          {start}look start --sum\n\
          act physical --cpu-budget 20% --no-guard --preset pprcl --duration 24s\n\
          look paged-out --sum\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
     );
     let output = acting::vm(kernel, &script)?.run_ok()?;
     let start = pages(&output, "start")?;

@@ -59,7 +59,7 @@ pub(super) fn stairs(kernel: Kernel, report: &mut Report) -> Result<()> {
 
 /// Returns shell that starts a workload and records it in each mode.
 fn recording(workload: &Workload, modes: &[(&str, &str)], seconds: u32) -> String {
-    let mut script = workload.start_anywhere();
+    let mut script = workload.start(1);
     for (name, options) in modes {
         script += &workload::record(name, &format!("{options} --pid $target"), seconds);
     }

@@ -62,11 +62,6 @@ impl Workload {
         )
     }
 
-    /// Returns such shell for scenarios in which only the workload matters; it runs on the first processor.
-    pub(super) fn start_anywhere(&self) -> String {
-        self.start(1)
-    }
-
     /// Returns a machine that has everything the workload needs, and that runs `script`.
     pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm> {
         let config = match self {

@@ -34,7 +34,7 @@ pub(crate) fn records(kernel: Kernel, report: &mut Report) -> Result<()> {
 fn without(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "{FUNCTIONS}{}refused absent record --world kernel --pid $target --duration 1s -o /tmp/no\n",
-        SCATTERED.start_anywhere()
+        SCATTERED.start(1)
     );
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     let words = "this kernel has no DAMON that can be driven";
@@ -47,7 +47,7 @@ fn recording() -> String {
     let options = format!("--world kernel {SLOW} --pid $target");
     [
         FUNCTIONS.to_owned(),
-        SCATTERED.start_anywhere(),
+        SCATTERED.start(1),
         "taskset 1 vm-guest wake &\n".to_owned(),
         workload::record("kernel", &options, SECONDS),
         "is_empty kernel\n".to_owned(),
@@ -133,7 +133,7 @@ pub(crate) fn act(kernel: Kernel, report: &mut Report) -> Result<()> {
     );
     let script = [
         FUNCTIONS.to_owned(),
-        acting::STILL.start_anywhere(),
+        acting::STILL.start(1),
         "isotherm swap zram --size 128M || exit 1\ntaskset 1 vm-guest wake &\n".to_owned(),
         "look before --sum\n".to_owned(),
         format!("act dry --dry-run {options} --duration 15s\nlook dry\nis_empty dry\n"),

@@ -236,7 +236,7 @@ pub(crate) fn lists(kernel: Kernel, report: &mut Report) -> Result<()> {
          kernel_until willneed is_cached {FAST} --pid $target --scheme '4K max 0 0 1s max willneed'\n\
          swap_cached >/out/swap-cached-after.txt\n\
          look summed --sum\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
         left = COLD - MOST_COLD,
         few = STRAY / 2,
         in_cache = MOST_COLD >> 11,

@@ -36,7 +36,7 @@ fn script() -> String {
     [
         FUNCTIONS,
         IN_FORCE,
-        &STILL.start_anywhere(),
+        &STILL.start(1),
         "isotherm swap zram --size 128M || exit 1\ntaskset 1 vm-guest wake &\nlook before --sum\n",
         &format!(
             "daemon start --world kernel {SLOW} --no-guard --scheme '4K max 0 0 5s max stat' --pid $target --detach\n"
@@ -69,7 +69,7 @@ pub(crate) fn compare(kernel: Kernel, report: &mut Report) -> Result<()> {
     let worlds = ["linux", "faithful", "kernel", "simulated"];
     let script = [
         FUNCTIONS,
-        &SCATTERED.start_anywhere(),
+        &SCATTERED.start(1),
         "taskset 1 vm-guest wake &\n",
         &format!(
             "taskset $other_cpu isotherm compare {SLOW} --worlds {} --scheme '4K max 0 0 4s max pageout' --pid $target --turns 1 --window 15s --scan-stall 2s \

@@ -32,7 +32,7 @@ type Files = BTreeMap<String, String>;
 pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = [
         FUNCTIONS.to_owned(),
-        SCATTERED.start_anywhere(),
+        SCATTERED.start(1),
         include_str!("../kernel_damon_damo.sh").to_owned(),
         workload::record(
             "ours",

@@ -186,7 +186,7 @@ fn load() -> String {
 pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = [
         FUNCTIONS.to_owned(),
-        SCATTERED.start_anywhere(),
+        SCATTERED.start(1),
         "cp /two.json /tmp/two.json\n".to_owned(),
         rounds(),
         taken_over(),

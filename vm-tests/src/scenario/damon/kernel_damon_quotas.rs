@@ -55,7 +55,7 @@ pub(crate) fn limited(kernel: Kernel, report: &mut Report) -> Result<()> {
          look bytes\n\
          kernel_until time 'up_for 10' -c /time.json --pid $target --range $(heap)\n\
          look time\n",
-        start = LARGE.start_anywhere(),
+        start = LARGE.start(1),
     );
     let bytes = json!({"time_ms": 0, "sz_bytes": LIMIT.to_string(), "reset_interval_ms": "1 s"});
     let time = json!({
@@ -248,7 +248,7 @@ pub(crate) fn follow(kernel: Kernel, report: &mut Report) -> Result<()> {
          look start\n\
          kernel_until user 'up_for 16' -c /user.json --pid $target --range $(heap)\n\
          {of_memory}",
-        start = LARGE.start_anywhere(),
+        start = LARGE.start(1),
     );
     let users: Vec<Value> = SAID.into_iter().map(of_user).collect();
     let output = acting::vm_with(&LARGE, kernel, &script)?
