@@ -95,6 +95,9 @@ fn failed_test(line: &str) -> Option<&str> {
 
 impl Reader {
     fn line(&mut self, line: &str) {
+        // A script or pytest prints this, outside of any test.
+        let failed_check = line.strip_prefix("FAILED ");
+        let failed_check = failed_check.filter(|_| self.section.is_none());
         if let Some(name) = section(line) {
             self.section = Some(name.to_owned());
         } else if matches!(line.trim(), "successes:" | "failures:") {
@@ -111,7 +114,7 @@ impl Reader {
             self.again(again);
         } else if let Some(ignored) = ignored(line) {
             self.tally.skipped.push(ignored);
-        } else if let Some(name) = failed_test(line).or(self.failed_check(line)) {
+        } else if let Some(name) = failed_test(line).or(failed_check) {
             self.tally.failures.push(name.to_owned());
         } else if let Some(totals) = line.strip_prefix("test result: ") {
             self.end_of_binary(totals);
@@ -119,12 +122,6 @@ impl Reader {
             let count = |word| number_before(line, word).unwrap_or(0);
             self.script = Some((passed, count("failed") + count("error"), count("skipped")));
         }
-    }
-
-    /// Returns the name in a script's or pytest's `FAILED NAME`, which no test printed.
-    fn failed_check<'a>(&self, line: &'a str) -> Option<&'a str> {
-        line.strip_prefix("FAILED ")
-            .filter(|_| self.section.is_none())
     }
 
     /// Notes, once, a test that ran itself again and passed then.

@@ -15,6 +15,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
+use super::machine::meminfo;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 use programs::{CASES, Case};
@@ -40,7 +41,7 @@ struct Row {
 }
 
 pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
-    if !has_swap() {
+    if meminfo("SwapTotal:").is_none_or(|bytes| bytes == 0) {
         return Ok(BenchOutcome::Skip(
             "there is no swap; `isotherm swap zram --size 2G`, or swapon a disk, and run it again"
                 .into(),
@@ -183,10 +184,6 @@ fn bootstrap(pairs: &[(f64, f64)]) -> (f64, f64) {
         slowdowns[RESAMPLES / 40],
         slowdowns[RESAMPLES - RESAMPLES / 40],
     )
-}
-
-fn has_swap() -> bool {
-    super::machine::meminfo("SwapTotal:").is_some_and(|bytes| bytes > 0)
 }
 
 #[cfg(test)]

@@ -93,14 +93,6 @@ impl Score {
     fn is_known(&self) -> bool {
         self.unknown.is_none_or(|share| share <= UNKNOWN_MAX)
     }
-
-    fn median_of_both(&self) -> Option<f64> {
-        Self::both(self.precision, self.recall)
-    }
-
-    fn worst_of_both(&self) -> Option<f64> {
-        Self::both(self.precision_worst, self.recall_worst)
-    }
 }
 
 /// Returns by how much `bytes` exceed the resident memory at about that time.
@@ -225,8 +217,8 @@ fn summary_row(mode: &str, all: &[&Score]) -> Vec<String> {
     let of = |f: &dyn Fn(&Score) -> Option<f64>| -> Vec<f64> {
         known.iter().filter_map(|score| f(score)).collect()
     };
-    let medians = of(&Score::median_of_both);
-    let worst = of(&Score::worst_of_both);
+    let medians = of(&|s| Score::both(s.precision, s.recall));
+    let worst = of(&|s| Score::both(s.precision_worst, s.recall_worst));
     let errors = of(&|score| score.error);
     let count = |good: usize, all: usize| format!("{good} of {all}");
     let least = |values: &[f64]| number(values.iter().copied().reduce(f64::min), 3);
