@@ -4,7 +4,6 @@ mod book;
 mod circles;
 mod docs;
 mod files;
-mod names;
 mod picture;
 mod suites;
 mod tally;

@@ -7,7 +7,7 @@
 //!   is one word;
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
-//! - no files of a crate import each other ([`circles`]), and no public type has the name of another ([`crate::names`]);
+//! - no files of a crate import each other ([`circles`]), and no public type has the name of another;
 //! - lines, files beside each other and public items of a crate have limits ([`crate::weight`]);
 //! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
@@ -22,7 +22,6 @@ use serde::Deserialize;
 
 use crate::circles;
 use crate::files;
-use crate::names::PublicTypes;
 use crate::picture::{CRATES, CrateRule};
 use crate::weight::Weight;
 
@@ -73,7 +72,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let metadata = metadata(root)?;
     let mut faults = picture_faults(&metadata);
     faults.extend(crate::docs::faults(root)?);
-    let (mut types, mut weight) = (PublicTypes::default(), Weight::default());
+    let mut weight = Weight::default();
     let mut nr_files = 0;
     for package in &metadata.packages {
         let directory = package
@@ -89,7 +88,6 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             let may_be_unsafe = unsafe_under.is_some_and(|p| path.starts_with(directory.join(p)));
             faults.extend(file_faults(&shown, &source, may_be_unsafe));
             let file = syn::parse_file(&source).with_context(|| format!("cannot parse {shown}"))?;
-            types.add(&shown, &file);
             weight.add(&package.name, &shown, &source, &file);
             parsed.push((path, file));
         }
@@ -97,7 +95,6 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
         let source = directory.join("src");
         faults.extend(circles::faults(&package.name, &source, &parsed));
     }
-    faults.extend(types.faults());
     faults.extend(weight.faults());
     for fault in &faults {
         println!("{fault}");
