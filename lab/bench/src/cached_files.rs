@@ -76,7 +76,7 @@ impl CachedFiles {
             .context("the record has no page cache; `isotherm doctor` says why")?;
         let mut table = Table::new(
             "MiB of each file in the last look, by what was read again and again",
-            &["file", "read", "reported as touched", "idle", "unknown"],
+            "file | read | reported as touched | idle | unknown",
         );
         let mut data = Vec::new();
         for (name, part) in PARTS {

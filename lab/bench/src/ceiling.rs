@@ -87,13 +87,7 @@ struct Row {
 pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let mut table = Table::new(
         "the default monitor at 1 % of a CPU",
-        &[
-            "case",
-            "CPU %",
-            "CPU s until then",
-            "peak RSS MiB",
-            "interval s",
-        ],
+        "case | CPU % | CPU s until then | peak RSS MiB | interval s",
     );
     let mut rows = Vec::new();
     for (case, program) in CASES {

@@ -11,13 +11,11 @@ use super::child::Guarded;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
+/// The criterion benches of lab/bench/benches.
+const BENCHES: [&str; 2] = ["aggregate", "schemes"];
 const LIMIT: Duration = Duration::from_mins(30);
 
 pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
-    let benches = benches(&context.root.join("lab/bench/benches"));
-    if benches.is_empty() {
-        return Ok(BenchOutcome::Skip("lab/bench has no benches".into()));
-    }
     // File times may be rounded down to a tick.
     let started = SystemTime::now() - Duration::from_millis(20);
     let mut cargo = Command::new(env!("CARGO"));
@@ -25,8 +23,8 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
         .args(["bench", "-p", "isotherm-bench"])
         .current_dir(&context.root);
     // Benches are named: `--benches` would also run the library's unit tests, which have no `--quick`.
-    for bench in benches {
-        cargo.args(["--bench", &bench]);
+    for bench in BENCHES {
+        cargo.args(["--bench", bench]);
     }
     if context.quick {
         cargo.args(["--", "--quick"]);
@@ -37,7 +35,7 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let mut found = Vec::new();
     collect(&target.join("criterion"), started, &mut found)?;
     found.sort();
-    let mut table = Table::new("criterion", &["bench", "median ms", "95 % interval ms"]);
+    let mut table = Table::new("criterion", "bench | median ms | 95 % interval ms");
     let mut data = serde_json::Map::new();
     for path in found {
         let estimates: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
@@ -63,17 +61,6 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
         );
     }
     Ok(BenchOutcome::Done(vec![table], data.into()))
-}
-
-fn benches(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let path = entry.path();
-            let name = path.file_stem()?.to_str()?.to_owned();
-            path.extension().is_some_and(|e| e == "rs").then_some(name)
-        })
-        .collect()
 }
 
 /// Returns the name of a result: criterion writes `GROUP/NAME/new/estimates.json`.

@@ -49,16 +49,7 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     }
     let mut table = Table::new(
         "slowdown by progress under prcl, interleaved",
-        &[
-            "case",
-            "arm",
-            "pairs",
-            "slowdown %",
-            "95 %",
-            "saved MiB",
-            "acting s",
-            "stops",
-        ],
+        "case | arm | pairs | slowdown % | 95 % | saved MiB | acting s | stops",
     );
     let mut rows = Vec::new();
     for case in &CASES {

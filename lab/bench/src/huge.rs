@@ -134,15 +134,8 @@ fn manage(context: &BenchContext, pid: u32, max_waste: &str) -> Result<Guarded> 
 }
 
 fn table(name: &str, outcomes: &[Vec<Outcome>; ARMS.len()]) -> Table {
-    let head = [
-        "arm",
-        "seconds",
-        "RSS (MiB)",
-        "waste removed",
-        "speed-up kept",
-        "acting CPU (s)",
-    ];
-    let mut table = Table::new(format!("{name}: huge pages"), &head);
+    let head = "arm | seconds | RSS (MiB) | waste removed | speed-up kept | acting CPU (s)";
+    let mut table = Table::new(format!("{name}: huge pages"), head);
     let median = |of: fn(&Outcome) -> f64, arm: usize| {
         ValueSummary::of(outcomes[arm].iter().map(of)).map_or(f64::NAN, |all| all.median)
     };

@@ -48,7 +48,7 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let runs: Vec<Value> = serde_json::from_value(numbers)?;
     let mut table = Table::new(
         format!("{} rows, {REGIONS} regions a snapshot", context.rows),
-        &["figure", "median [range]"],
+        "figure | median [range]",
     );
     for (place, name, digits) in FIGURES {
         let values: Vec<f64> = runs

@@ -58,17 +58,7 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
 fn by_program(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
         "prcl (5 s), live and as predicted from a trace: medians of pairs [least..most]; slowdowns: means ± 95 %",
-        &[
-            "program",
-            "guard",
-            "pairs",
-            "saved %",
-            "predicted",
-            "slowdown %",
-            "predicted",
-            "acting s",
-            "predicted",
-        ],
+        "program | guard | pairs | saved % | predicted | slowdown % | predicted | acting s | predicted",
     );
     for group in groups(pairs) {
         let of = |value: fn(&Pair) -> f64, digits| {
@@ -101,7 +91,7 @@ fn groups(pairs: &[Pair]) -> Vec<Vec<&Pair>> {
 fn in_all(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
         "predicted well: pairs, and of slowdowns programs",
-        &["what", "with the guard", "without"],
+        "what | with the guard | without",
     );
     let mut line = |what: String, judged: Vec<(bool, bool)>| {
         let of = |guard: bool| {

@@ -128,8 +128,8 @@ fn measure(context: &BenchContext, command: &[String], limit: Duration) -> Resul
 
 fn table(rows: u64, version: &str, jobs: &[Job]) -> Table {
     let title = format!("{rows} rows, {REGIONS} regions a snapshot; damo {version}");
-    let head = ["report", "tool", "s", "CPU s", "largest RSS MiB", "failed"];
-    let mut table = Table::new(title, &head);
+    let head = "report | tool | s | CPU s | largest RSS MiB | failed";
+    let mut table = Table::new(title, head);
     for job in jobs {
         let of = |value: fn(&Measured) -> f64| job.runs.iter().map(value).collect::<Vec<_>>();
         table.row(vec![

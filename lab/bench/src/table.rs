@@ -11,10 +11,11 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(title: impl Into<String>, head: &[&'static str]) -> Self {
+    /// Creates a table. The cells of its `head` are between bars: `a | b`.
+    pub(super) fn new(title: impl Into<String>, head: &'static str) -> Self {
         Self {
             title: title.into(),
-            head: head.to_vec(),
+            head: head.split(" | ").collect(),
             rows: Vec::new(),
         }
     }

@@ -69,7 +69,7 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     }
     let mut table = Table::new(
         "prcl tuned by DAMOOS' score on traces: replays, score, and how far below the best of all methods",
-        &["method", "replays", "score", "below the best", "worst"],
+        "method | replays | score | below the best | worst",
     );
     let best = |case: u64| {
         let of_case = found.iter().filter(|one| one.case == case);

@@ -166,19 +166,8 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
 fn table(losses: &[Loss]) -> Table {
     let mut table = Table::new(
         "turns with the recorder against those before and after: medians of pairs [least..most], means ± 95 %",
-        &[
-            "program",
-            "recording",
-            "pairs",
-            "units/s",
-            "CPU us/unit",
-            "loss %",
-            "mean",
-            "CPU/unit +%",
-            "mean",
-            "recorder CPU %",
-            "reported %",
-        ],
+        "program | recording | pairs | units/s | CPU us/unit | loss % | mean | CPU/unit +% | mean | \
+         recorder CPU % | reported %",
     );
     for loss in losses {
         table.row(vec![

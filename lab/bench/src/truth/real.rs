@@ -172,20 +172,8 @@ impl Compared {
 pub(super) fn table(compared: &[Compared]) -> Table {
     let mut table = Table::new(
         "Real programs: against exact scans before and after, over equal intervals",
-        &[
-            "program",
-            "mode",
-            "interval",
-            "P",
-            "R",
-            "exact MiB",
-            "said MiB",
-            "WSS ratio",
-            "undecided %",
-            "unknown %",
-            "scan against scans: P, R, WSS",
-            "CPU %: claimed, measured",
-        ],
+        "program | mode | interval | P | R | exact MiB | said MiB | WSS ratio | undecided % | unknown % | \
+         scan against scans: P, R, WSS | CPU %: claimed, measured",
     );
     for one in compared {
         table.row(one.cells());

@@ -185,17 +185,8 @@ pub(super) fn cpu_cell(claimed_percent: Option<f64>, measured_percent: f64) -> S
 pub(super) fn summary(watched: &[Watched]) -> Table {
     let mut table = Table::new(
         "All cases",
-        &[
-            "mode",
-            "cases",
-            "of these unknown",
-            "P and R >= 0.95 (median)",
-            "worst case (median)",
-            "worst snapshot",
-            "WSS error <= 10 % (median)",
-            "WSS error %, median of cases",
-            "over RSS",
-        ],
+        "mode | cases | of these unknown | P and R >= 0.95 (median) | worst case (median) | worst snapshot | \
+         WSS error <= 10 % (median) | WSS error %, median of cases | over RSS",
     );
     let mut modes: Vec<&str> = Vec::new();
     for run in watched.iter().flat_map(|one| &one.runs) {
