@@ -19,23 +19,17 @@ use super::truth::program::Running;
 use super::{BenchContext, BenchOutcome, machine};
 
 /// Name and flags of each method. A search with the same number of replays is beside each published method.
-const METHODS: [(&str, &[&str]); 7] = [
-    ("search, 256", &["--preset", "prcl", "--budget", "256"]),
-    ("search, 40", &["--preset", "prcl", "--budget", "40"]),
-    ("search, 9", &["--preset", "prcl", "--budget", "9"]),
-    (
-        "damoos-grid",
-        &["--preset", "prcl", "--method", "damoos-grid"],
-    ),
-    (
-        "damoos-polyfit",
-        &["--preset", "prcl", "--method", "damoos-polyfit"],
-    ),
-    ("swarm", &["--preset", "prcl", "--method", "swarm"]),
+const METHODS: [(&str, &str); 7] = [
+    ("search, 256", "--preset prcl --budget 256"),
+    ("search, 40", "--preset prcl --budget 40"),
+    ("search, 9", "--preset prcl --budget 9"),
+    ("damoos-grid", "--preset prcl --method damoos-grid"),
+    ("damoos-polyfit", "--preset prcl --method damoos-polyfit"),
+    ("swarm", "--preset prcl --method swarm"),
     // DAMON's own tuning is a quota that follows a goal, at the preset's age.
     (
         "quota goal",
-        &["-c", "experiments/quota_goal.yaml", "--param", "age=5s"],
+        "-c experiments/quota_goal.yaml --param age=5s",
     ),
 ];
 
@@ -115,13 +109,13 @@ fn tune(
     trace: &Path,
     case: u64,
     method: &'static str,
-    flags: &[&str],
+    flags: &str,
 ) -> Result<Found> {
     let mut command = Command::new(&context.isotherm);
     command
         .args(["tune", "--objective", "damoos", "--json", "-q"])
         .arg(trace)
-        .args(flags);
+        .args(flags.split(' '));
     let report = Guarded::json(context, &mut command, LIMIT).context(method)?;
     let number = |value: &Value| value.as_f64().context("a number is missing in the report");
     Ok(Found {

@@ -19,13 +19,7 @@ const FIRST_SUITE: &str = "first";
 /// Threads for all tests of [`KERNEL`]: they take turns, in an order that depends on all waiting tests.
 const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 /// Tests of [`KERNEL`] that `make test` runs: accuracy, acting and ends of sessions. CI runs all.
-const SMOKE: &[&str] = &[
-    "accuracy::",
-    "command_line::",
-    "exit_paths::",
-    "goals::",
-    "targets::",
-];
+const SMOKE: &str = "accuracy:: command_line:: exit_paths:: goals:: targets::";
 
 /// The selection of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +163,7 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
     let is_long = level == Level::Long;
     let long: &[&str] = if is_long { &["--include-ignored"] } else { &[] };
     let minutes = if is_long { 90 } else { 60 };
-    let smoke = [SMOKE, &change.touched(KERNEL)].concat();
+    let smoke = [words(SMOKE), change.touched(KERNEL)].concat();
     let of_kernel = if level == Level::Commit {
         smoke
     } else {
