@@ -40,7 +40,6 @@ pub struct Vm {
     instruction_ns_log2: u32,
 }
 
-/// The source of files in the guest.
 #[derive(Clone, Debug)]
 enum Content {
     Program(PathBuf),
@@ -54,12 +53,10 @@ enum Content {
 pub struct VmOutput {
     /// Everything that the kernel and the script printed on the console.
     pub console: String,
-    /// The output of the script alone.
     pub stdout: String,
     pub exit_code: i32,
     /// The files that the script left under `/out`, by path below it.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Time from QEMU's start to its end.
     pub elapsed: Duration,
 }
 

@@ -14,13 +14,11 @@ use crate::files;
 const PAGE_LINES: usize = 300;
 /// Longest line of prose in characters. Tables and code may be longer.
 const LINE_CHARS: usize = 120;
-/// Pages with a limit of their own: name, lines, bytes.
 const SHORT_PAGES: [(&str, usize, usize); 2] =
     [("README.md", 120, 8_000), ("ARCHITECTURE.md", 130, 10_000)];
 /// A list of all that changed, which is not read as a page.
 const CHANGELOG: &str = "CHANGELOG.md";
 
-/// The book's list of chapters.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// A link `[text](target)` or `![text](target)`, by the positions of its parts in the document.
@@ -31,7 +29,6 @@ pub(crate) struct Link {
     pub(crate) target: Range<usize>,
 }
 
-/// Returns the faults of the documents below `root`.
 pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut documents = BTreeMap::new();
     for path in documents_of(root)? {

@@ -9,7 +9,6 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Returns what is in a folder, sorted.
 pub(crate) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let wrong = || format!("cannot list {}", folder.display());
     let mut paths = Vec::new();

@@ -1,6 +1,5 @@
 //! The picture of ARCHITECTURE.md: the crates, and which of them each may import.
 
-/// A crate of the workspace and the rules for it.
 pub(crate) struct CrateRule {
     pub(crate) name: &'static str,
     /// The workspace crates that it may import, by their names without `isotherm-`.

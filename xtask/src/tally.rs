@@ -48,7 +48,6 @@ impl Tally {
         self.failures.push(name.to_owned());
     }
 
-    /// Moves a failed test to those that passed when they were run again.
     pub(crate) fn passed_again(&mut self, name: &str) {
         if let Some(place) = self.failures.iter().position(|failure| failure == name) {
             let name = self.failures.remove(place);
@@ -83,7 +82,6 @@ struct Reader {
     skips: BTreeMap<String, String>,
     /// The last line of totals that was not cargo's.
     script: Option<(u64, u64, u64)>,
-    /// Cargo printed a result.
     is_cargo: bool,
 }
 
@@ -124,7 +122,6 @@ impl Reader {
         }
     }
 
-    /// Notes, once, a test that ran itself again and passed then.
     fn again(&mut self, text: &str) {
         let name = |line: &str| line.split(": ").next().map(str::to_owned);
         let is_new = self.tally.again.iter().all(|line| name(line) != name(text));

@@ -28,7 +28,6 @@ use crate::weight::Weight;
 /// A longer file has two subjects.
 const LINES_MAX: usize = 600;
 
-/// Words that begin part of a sentence.
 const FRAGMENTS: &[&str] = &[
     "What", "Who", "Whose", "Whom", "How", "Of", "By", "Where", "Which", "That", "Likewise",
     "Says", "Tells", "Told",
@@ -48,7 +47,6 @@ const NOT_HERE: &[&str] = &[
     concat!("the ", "seeds"),
 ];
 
-/// The part of `cargo metadata` that is checked.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -202,7 +200,6 @@ fn fragment_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     )
 }
 
-/// Returns the fault of the documentation at a line, or of its absence.
 fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     let line = lines[number];
     let before = &lines[..number];

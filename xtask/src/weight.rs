@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 
 use syn::{File, Ident, Item, Visibility};
 
-/// Lines of Rust in the workspace.
 const LINES_MAX: usize = 177_200;
-/// Files beside each other in a folder.
 const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.
 const PUBLIC_MAX: usize = 150;
@@ -19,7 +17,6 @@ pub(crate) struct Weight {
     lines: usize,
     files: BTreeMap<String, usize>,
     public: BTreeMap<String, usize>,
-    /// Public types by name, with the files that define them.
     types: BTreeMap<String, Vec<String>>,
 }
 

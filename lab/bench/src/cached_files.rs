@@ -39,7 +39,6 @@ while True:
             os.preadv(file, [piece[:end - at]], at)
 ";
 
-/// The files of the running program.
 pub(super) struct CachedFiles {
     folder: TempDir,
     size: u64,

@@ -17,7 +17,6 @@ use tempfile::TempDir;
 
 use super::BenchContext;
 
-/// Time for a child to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Number of children so far: each writes to a file of its own.

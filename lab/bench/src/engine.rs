@@ -11,7 +11,6 @@ use super::child::Guarded;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
-/// The criterion benches of lab/bench/benches.
 const BENCHES: [&str; 2] = ["aggregate", "schemes"];
 const LIMIT: Duration = Duration::from_mins(30);
 

@@ -169,7 +169,6 @@ struct Args {
     truth: truth::Options,
 }
 
-/// The inputs of every bench.
 struct BenchContext {
     root: PathBuf,
     isotherm: PathBuf,
@@ -206,7 +205,6 @@ impl Mode {
         })
     }
 
-    /// Returns whether the mode records the machine rather than one process.
     fn is_of_the_machine(&self) -> bool {
         let flags = self.flags.iter();
         flags
@@ -218,7 +216,6 @@ impl Mode {
 enum BenchOutcome {
     /// Tables for people, numbers for programs.
     Done(Vec<Table>, Value),
-    /// The bench cannot run here, for this reason.
     Skip(String),
 }
 
@@ -247,7 +244,6 @@ impl BenchContext {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 
-    /// Returns the modes of the command line, or else the usual ones.
     fn modes_or(&self, usual: &[&str]) -> Result<Vec<Mode>> {
         if !self.modes.is_empty() {
             return Ok(self.modes.clone());

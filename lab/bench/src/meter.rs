@@ -136,7 +136,6 @@ pub(super) struct Speed {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Progress per second over some time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) mean: f64,

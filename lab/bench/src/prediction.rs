@@ -36,7 +36,6 @@ const DURATION: Duration = Duration::from_secs(20);
 /// Time from a program's start until it is watched; its speed is measured in the second part.
 const WARM_UP: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(6);
-/// Time that a child may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_hours(1);
 
@@ -230,7 +229,6 @@ fn record(context: &BenchContext, which: Which, duration: Duration) -> Result<Pa
     trace(context, subject.group.pid, duration)
 }
 
-/// Returns the path of a file that a live run writes.
 fn of_run(context: &BenchContext, name: &str, guard: bool) -> PathBuf {
     context.scratch(&format!("{}.{name}", guard_name(guard)))
 }

@@ -15,7 +15,6 @@ use nix::unistd::Pid;
 use super::child::{Guarded, children_cpu};
 use super::{BenchContext, Mode};
 
-/// Time that a recorder may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
 
 pub(super) struct Recording {
@@ -86,7 +85,6 @@ impl Recording {
         Ok((self.path, cpu.as_secs_f64() / elapsed.as_secs_f64()))
     }
 
-    /// Waits for the recorder's end and reads its record.
     pub(super) fn finish(self, context: &BenchContext) -> Result<Recorded> {
         let (path, cpu_measured) = self.end(context)?;
         Ok(Recorded {

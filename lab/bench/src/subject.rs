@@ -15,7 +15,6 @@ use super::{BenchContext, machine};
 
 /// Populating 16 GiB takes half a minute if the hypervisor must find the memory first.
 const READY_LIMIT: Duration = Duration::from_mins(5);
-/// A name for the output of a program with a log.
 const LOG: &str = "progress.log";
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +27,6 @@ pub(super) enum Which {
     Pattern(&'static str),
     /// `experiments/workloads/faults.c` with these arguments.
     Faults(&'static [&'static str]),
-    /// A program that reads cached files.
     CachedFiles,
 }
 

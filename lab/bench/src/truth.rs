@@ -32,7 +32,6 @@ mod score;
 
 /// Time for a program to populate its memory.
 const READY_LIMIT: Duration = Duration::from_mins(2);
-/// Time between two samples of a program's resident memory.
 const RSS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Options of this bench.

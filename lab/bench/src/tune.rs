@@ -33,11 +33,9 @@ const METHODS: [(&str, &str); 7] = [
     ),
 ];
 
-/// Number of programs, unless an option gives it.
 const CASES: u64 = 4;
 /// Largest memory of a program: replays of more take minutes for each method.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Time for one method on one trace.
 const LIMIT: Duration = Duration::from_hours(1);
 
 #[derive(Serialize)]
@@ -46,7 +44,6 @@ struct Found {
     method: &'static str,
     runs: f64,
     score: f64,
-    /// The score of the untuned preset.
     given: f64,
     settings: Value,
 }

@@ -35,7 +35,6 @@ const RECORDINGS: u32 = 10;
 /// Time for a log's last line, which is written some time after its moment.
 const LOGGED: Duration = Duration::from_millis(250);
 
-/// A program that is watched, and the way of watching it.
 struct Variant {
     name: &'static str,
     which: Which,
@@ -106,7 +105,6 @@ const fn faults(name: &'static str, arguments: &'static [&'static str]) -> Varia
     }
 }
 
-/// The cost of one mode for one program, pair by pair.
 #[derive(Serialize)]
 struct Loss {
     program: &'static str,

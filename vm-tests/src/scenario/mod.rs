@@ -42,7 +42,6 @@ pub struct VmScenario {
     pub name: String,
     pub about: &'static str,
     checks: fn(Kernel, &mut Report) -> Result<()>,
-    /// The tests, one for each kernel on which the scenario makes sense.
     pub tests: Vec<Test>,
 }
 

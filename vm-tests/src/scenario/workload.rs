@@ -88,12 +88,10 @@ pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
 pub(super) const SLOW: &str =
     "--sample-interval 100ms --aggregation-interval 1s --update-interval 10s";
 
-/// Reads the truth that the workload wrote.
 pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>> {
     truth_in(output, "truth.jsonl")
 }
 
-/// Reads the truth from `file`.
 pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>> {
     truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
 }
@@ -112,7 +110,6 @@ pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>> {
     }
 }
 
-/// Reads the snapshots of such a record.
 pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>> {
     let of = |item: Item| match item {
         Item::Snapshot(snapshot) => Some(snapshot),
@@ -121,7 +118,6 @@ pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>> 
     Ok(items(output, name)?.into_iter().filter_map(of).collect())
 }
 
-/// Adds the table's heading to the report.
 pub(super) fn heading(report: &mut Report, title: &str) {
     report.say(format!(
         "{title:<34} precision  recall  (any access: prec.  recall)  regions  snapshots  unknown"

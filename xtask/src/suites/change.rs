@@ -11,12 +11,10 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Number of parts of the long tests.
 pub(super) const PARTS: u8 = 8;
 const BASE: &str = "ISOTHERM_CI_BASE";
 const OLDER_BY_S: i64 = 4 * 3600;
 
-/// Tests that a change to certain files makes doubtful.
 pub(super) struct Rule {
     /// Paths from the root, with blanks between them: `*name` matches the end of a path, any other text the beginning.
     paths: &'static str,
@@ -91,7 +89,6 @@ impl Rule {
     }
 }
 
-/// The change under test, and the tests that it selects.
 pub(super) struct Change {
     /// The part of the long tests that runs.
     pub(super) part: u8,

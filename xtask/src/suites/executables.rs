@@ -15,7 +15,6 @@ use serde_json::Value;
 
 /// The suite of tests that need this machine's kernel for themselves, and time to pass.
 pub(super) const KERNEL: &str = "kernel";
-/// The suite of tests that boot virtual machines.
 pub(super) const VM: &str = "vm";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -93,7 +92,6 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the test executable of a message of Cargo, if the message has one.
 fn executable(message: &Value) -> Option<Executable> {
     if message["profile"]["test"] != true {
         return None;

@@ -11,7 +11,6 @@ use anyhow::Context;
 use super::change::Change;
 use super::executables::{KERNEL, Set, VM, long_tests};
 
-/// The suite of the long tests in virtual machines.
 const VM_LONG: &str = "vm-long";
 /// Filter of tests that boot each kernel once, and the suite of them.
 const FIRST: &str = "first::";
@@ -21,7 +20,6 @@ const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 /// Tests of [`KERNEL`] that `make test` runs: accuracy, acting and ends of sessions. CI runs all.
 const SMOKE: &str = "accuracy:: command_line:: exit_paths:: goals:: targets::";
 
-/// The selection of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// Before a commit: all that only computes, the first tests on this kernel and on those of machines, and the suites
@@ -40,16 +38,13 @@ pub(super) enum Level {
 pub(super) enum Kind {
     /// One check; its exit code is its result.
     Check,
-    /// It prints its counts.
     Tests,
 }
 
-/// The time at which a suite runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     /// It runs before all others, alone.
     First,
-    /// It mostly waits.
     Waiting,
     /// It computes, at idle priority.
     Computing,
@@ -223,7 +218,6 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
         .filter(move |(_, suite)| has_script || suite.name != "dist")
 }
 
-/// A suite that is a script, `tests/NAME/run.sh`.
 struct Script {
     name: &'static str,
     lane: Lane,

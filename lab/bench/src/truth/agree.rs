@@ -16,7 +16,6 @@ const HOT: f32 = 0.75;
 const COLD: f32 = 0.25;
 const SAID: f32 = 0.5;
 
-/// Counts of a page, summed over the snapshots of a window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     touched: f32,

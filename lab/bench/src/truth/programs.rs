@@ -21,11 +21,8 @@ const READY_LIMIT: Duration = Duration::from_mins(2);
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     requires: &'static [&'static str],
-    /// Script that runs before the program starts.
     setup: &'static str,
-    /// Script of the program.
     serve: &'static str,
-    /// Script that runs once it has started.
     fill: &'static str,
     /// Script of the load; empty if the program keeps itself busy.
     load: &'static str,
@@ -36,9 +33,7 @@ pub(crate) struct Program {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Progress {
-    /// Bytes that it reads.
     BytesRead,
-    /// Its waits for requests.
     Waits,
     /// Numbers that it writes to `$DIR/said`.
     Said,

@@ -18,7 +18,6 @@ use super::score;
 
 /// Length of a window, and of the one that determines a monitor's own interval.
 const WINDOW: Duration = Duration::from_secs(12);
-/// Windows of each mode.
 const TURNS: usize = 2;
 /// A scan must be finished before the next one.
 const INTERVAL_MIN: f64 = 0.1;

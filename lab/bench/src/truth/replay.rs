@@ -159,7 +159,6 @@ fn scan(journal: &TouchJournal, block: u64, touched: &Touched) -> PageBlock {
 
 /// The known accesses of a record of page scans.
 struct Trace {
-    /// Index of each block.
     blocks: BTreeMap<u64, usize>,
     /// Ends of intervals, since the start, and the pages accessed in each.
     scans: Vec<(Nanos, PageSet)>,

@@ -9,7 +9,6 @@ use serde::Serialize;
 use super::{Rss, Run, Watched};
 use crate::table::{Table, number};
 
-/// The goal for precision and recall.
 const AIM: f64 = 0.95;
 /// The share of touched pages that may be unknown in a case that is scored.
 const UNKNOWN_MAX: f64 = 0.05;
@@ -89,7 +88,6 @@ impl Score {
         any.then(|| precision.unwrap_or(1.0).min(recall.unwrap_or(1.0)))
     }
 
-    /// Returns whether the monitor knows most of the touched memory.
     fn is_known(&self) -> bool {
         self.unknown.is_none_or(|share| share <= UNKNOWN_MAX)
     }

@@ -28,7 +28,6 @@ impl Pagemap {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
-    /// Returns the entries of `range`, in order.
     pub(crate) fn entries(&mut self, range: AddressRange) -> io::Result<Vec<Entry>> {
         let mut bytes = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
         self.0.seek(SeekFrom::Start(range.start / PAGE_SIZE * 8))?;

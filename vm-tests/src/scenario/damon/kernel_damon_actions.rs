@@ -38,7 +38,6 @@ pub(crate) struct Counters {
     pub(crate) tried: u64,
     pub(crate) applied: u64,
     pub(crate) exceeds: u64,
-    /// The quota in force.
     pub(crate) effective: u64,
 }
 
@@ -101,7 +100,6 @@ const MOST_HOT: u64 = HOT * 3 / 4;
 /// Bytes of the other temperature that may lie in the same regions.
 const STRAY: u64 = 2 << 20;
 
-/// Returns a scheme that moves cold memory to both nodes in turn.
 fn interleave() -> Value {
     json!({
         "action": "migrate_cold",
@@ -162,7 +160,6 @@ pub(crate) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Formats the bytes of both parts on each node.
 fn on_nodes(pages: &Pages) -> String {
     let part = |part: &Part| format!("{} on 0 and {} on 1", mib(part.on(0)), mib(part.on(1)));
     format!("hot {}, cold {}", part(&pages.hot), part(&pages.cold))

@@ -29,12 +29,10 @@ const BETWEEN: &str = "while it set up the tree or put it back";
 const ON: &str = "with a kdamond on";
 /// Duration of a session under which processes come and go, in seconds.
 const LOAD_SECONDS: u32 = 15;
-/// Least number of processes whose start must be in the record.
 const LEAST_TOLD: usize = 10;
 /// Least number of snapshots in the record of the load beside a process that stays.
 const LEAST_SEEN: usize = 4;
 
-/// Commands that are run and killed in turn.
 const SESSIONS: [&str; 4] = [
     "record --pid $target",
     "run -c /tmp/two.json",

@@ -19,7 +19,6 @@ use crate::vm::VmOutput;
 const LARGE: Workload = Workload::Exercise(
     "heap, 96MiB, /tmp/text\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=16MiB piece=4MiB seed=1\n",
 );
-/// The quota of bytes, per second.
 const LIMIT: u64 = 4 << 20;
 /// The quota of time, in milliseconds per second; and the kernel's quota in bytes before it has measured its speed.
 /// Until then the kernel assumes 4 MiB a millisecond.
@@ -159,9 +158,7 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<()> {
 /// Progress that the user reports, of 10,000: nothing, half, three quarters, all. The kernel's quota then follows
 /// [`law`].
 const SAID: [u64; 4] = [0, 5_000, 7_500, 10_000];
-/// No quota grows beyond this.
 const CAP: u64 = 64 << 20;
-/// A window, in milliseconds.
 const WINDOW_MS: u64 = 200;
 
 /// Returns a scheme with one goal, for regions of any rate and age.

@@ -217,7 +217,6 @@ fn populated(journal: &TouchJournal) -> PageSet {
 /// The truth of a program by physical address.
 struct ByFrame<'a> {
     journal: &'a TouchJournal,
-    /// Pages by frame.
     pages: BTreeMap<u64, usize>,
 }
 
