@@ -52,7 +52,7 @@ pub(super) fn actions(kernel: Kernel, report: &mut Report) -> Result<()> {
         small = STILL.start(1),
         default = STILL.start_with(1, "default"),
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     reclaim(report, &output)?;
     huge_pages(report, &output)
 }
@@ -153,7 +153,7 @@ pub(super) fn more_than_swap(kernel: Kernel, report: &mut Report) -> Result<()> 
         // The eighth that is kept for the system, and a remainder that is too small for the next pages.
         left_kb = (swap / 8 + (SLACK / 4)) >> 10,
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     let start = pages(&output, "start")?;
     let (pageout, after) = done(report, &output, "pageout", "paged-out")?;
     for line in output.text("meminfo")?.lines() {

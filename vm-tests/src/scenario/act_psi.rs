@@ -52,7 +52,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
          look end --sum\n",
         start = STILL.start(1),
     );
-    let vm = acting::vm(kernel, &script)?;
+    let vm = acting::vm(&STILL, kernel, &script)?;
     let output = vm.cmdline_extra("psi=1").run_ok()?;
     let run = deed(&output, "run")?;
     report.say(format!(
@@ -79,7 +79,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
          look start\n",
         start = STILL.start(1),
     );
-    let vm = acting::vm(kernel, &script)?;
+    let vm = acting::vm(&STILL, kernel, &script)?;
     let output = vm.cmdline_extra("psi=0").run_ok()?;
     let why = output.text("why")?;
     let last = why.trim().lines().last().unwrap_or_default();

@@ -84,7 +84,7 @@ pub(super) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
         on_1 = STILL.start(2),
         most_hot = HOT - SLACK / 2,
     );
-    let output = acting::vm(kernel, &script)?
+    let output = acting::vm(&STILL, kernel, &script)?
         .numa_nodes(2)
         .text("/slow.json", &configuration(demote_slowly()))
         .text("/hot.json", &configuration(promote("25 %", "0 s")))
@@ -167,7 +167,7 @@ pub(super) fn whole_machine(kernel: Kernel, report: &mut Report) -> Result<()> {
          look paged-out --sum\n",
         start = STILL.start(1),
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     let start = pages(&output, "start")?;
     let (_, after) = done(report, &output, "physical", "paged-out")?;
     mostly(after.cold.swapped, after.hot.present, &after)?;

@@ -33,13 +33,8 @@ pub(super) const TABLES: &str = "--cpu-budget 20%";
 /// Shell functions for scripts, and the content of cold and hot memory.
 pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 
-/// Returns a machine that has everything these scenarios need.
-pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm> {
-    vm_with(&STILL, kernel, script)
-}
-
-/// Returns such a machine with another workload than [`STILL`].
-pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm> {
+/// Returns a machine that has everything these scenarios need, with this workload.
+pub(super) fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm> {
     let script = format!("{FUNCTIONS}{script}");
     Ok(workload.vm(kernel, &script)?.zram())
 }

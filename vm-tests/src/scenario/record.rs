@@ -73,7 +73,7 @@ fn judge(
     title: &str,
     modes: &[(&str, &str)],
 ) -> Result<()> {
-    let truth = workload::truth(output)?;
+    let truth = workload::truth(output, "truth.jsonl")?;
     workload::heading(report, title);
     let mut scores = Vec::new();
     for (name, _) in modes {
@@ -98,7 +98,7 @@ pub(super) fn five(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = recording(&Workload::High, &modes, SECONDS);
     let vm = Workload::High.vm(kernel, &script)?;
     let output = vm.cpu("la57=on").run_ok()?;
-    let high = workload::truth(&output)?
+    let high = workload::truth(&output, "truth.jsonl")?
         .iter()
         .flat_map(|episode| &episode.temperature.hot)
         .all(|heat| heat.range.start >> 47 > 0);
@@ -122,7 +122,7 @@ pub(super) fn physical(kernel: Kernel, report: &mut Report) -> Result<()> {
         workload::record("all", "--all --cpu-budget 20%", 12),
     );
     let output = workload.vm(kernel, &script)?.numa_nodes(2).run_ok()?;
-    let truth = workload::truth_in(&output, "frames.jsonl")?;
+    let truth = workload::truth(&output, "frames.jsonl")?;
     let on_node_1 = workload::snapshots(&output, "node1")?;
     let on_node_0 = workload::snapshots(&output, "node0")?;
 

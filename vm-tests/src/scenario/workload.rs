@@ -88,11 +88,7 @@ pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
 pub(super) const SLOW: &str =
     "--sample-interval 100ms --aggregation-interval 1s --update-interval 10s";
 
-pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>> {
-    truth_in(output, "truth.jsonl")
-}
-
-pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>> {
+pub(super) fn truth(output: &VmOutput, file: &str) -> Result<Vec<Episode>> {
     truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
 }
 

@@ -87,7 +87,7 @@ fn record(kernel: Kernel, report: &mut Report) -> Result<()> {
     // In a slower guest too little happens between samples for DAMON to distinguish hot from cold.
     let vm = SCATTERED.vm(kernel, &recording())?.instruction_ns_log2(3);
     let output = vm.run_ok()?;
-    let truth = workload::truth(&output)?;
+    let truth = workload::truth(&output, "truth.jsonl")?;
     workload::heading(report, "scattered, 16 of 128 MiB");
     let mut scores = Vec::new();
     for (name, label) in [
@@ -144,7 +144,7 @@ pub(crate) fn act(kernel: Kernel, report: &mut Report) -> Result<()> {
         "look summed --sum\n".to_owned(),
     ]
     .concat();
-    let output = acting::vm(kernel, &script)?.run_ok()?;
+    let output = acting::vm(&acting::STILL, kernel, &script)?.run_ok()?;
     let (before, dry) = (pages(&output, "before")?, pages(&output, "dry")?);
     let (after, summed) = (pages(&output, "after")?, pages(&output, "summed")?);
     report.say(format!(

@@ -140,7 +140,7 @@ pub(crate) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
     );
-    let output = acting::vm(kernel, &script)?
+    let output = acting::vm(&STILL, kernel, &script)?
         .instruction_ns_log2(3)
         .numa_nodes(2)
         .text("/cold.json", &configuration("paddr", &[demote(SETTLED)]))
@@ -238,7 +238,7 @@ pub(crate) fn lists(kernel: Kernel, report: &mut Report) -> Result<()> {
         few = STRAY / 2,
         in_cache = MOST_COLD >> 11,
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     on_lists(report, &output)?;
     brought_back(report, &output)
 }
@@ -334,7 +334,7 @@ pub(crate) fn huge_pages(kernel: Kernel, report: &mut Report) -> Result<()> {
         start = STILL_IN_ONE.start_with(1, "default"),
         cold = COLD - STRAY,
     );
-    let output = acting::vm_with(&STILL_IN_ONE, kernel, &script)?.run_ok()?;
+    let output = acting::vm(&STILL_IN_ONE, kernel, &script)?.run_ok()?;
     advised(report, &output)?;
     if collapses {
         let (start, after) = (pages(&output, "again")?, pages(&output, "collapse")?);

@@ -115,7 +115,7 @@ pub(crate) fn compare(kernel: Kernel, report: &mut Report) -> Result<()> {
 const LEAST_COMPARED: f64 = 0.7;
 
 pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
-    let output = acting::vm(kernel, &script())?
+    let output = acting::vm(&STILL, kernel, &script())?
         .text("/pageout.json", &configuration("pageout"))
         .text("/lacks.json", &configuration("lru_prio"))
         .run_ok()?;

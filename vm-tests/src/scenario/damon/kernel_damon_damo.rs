@@ -129,7 +129,7 @@ fn meant(files: &Files, path: &str) -> Option<String> {
 
 /// Compares the hot memory that damo and Isotherm saw in the same workload.
 fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<()> {
-    let truth = workload::truth(output)?;
+    let truth = workload::truth(output, "truth.jsonl")?;
     let mut theirs: Vec<Snapshot> = workload::snapshots(output, "theirs")?;
     for snapshot in &mut theirs {
         snapshot.nr_samples = NR_SAMPLES;

@@ -60,7 +60,7 @@ pub(crate) fn limited(kernel: Kernel, report: &mut Report) -> Result<()> {
     let time = json!({
         "time_ms": LIMIT_MS.to_string(), "sz_bytes": 0, "reset_interval_ms": "1 s",
     });
-    let output = acting::vm_with(&LARGE, kernel, &script)?
+    let output = acting::vm(&LARGE, kernel, &script)?
         .text("/bytes.json", &configuration("vaddr", &[page_out(&bytes)]))
         .text("/time.json", &configuration("vaddr", &[page_out(&time)]))
         .run_ok()?;
@@ -248,7 +248,7 @@ pub(crate) fn follow(kernel: Kernel, report: &mut Report) -> Result<()> {
         start = LARGE.start(1),
     );
     let users: Vec<Value> = SAID.into_iter().map(of_user).collect();
-    let output = acting::vm_with(&LARGE, kernel, &script)?
+    let output = acting::vm(&LARGE, kernel, &script)?
         .cmdline_extra("psi=1")
         .memory_mib(MEMORY_MIB)
         .text("/user.json", &configuration("vaddr", &users))
