@@ -181,8 +181,8 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
     let is_touched = |name| change.runs.contains(&name);
     all.extend(of_scripts(
         root,
-        |script| level != Level::Commit || is_touched(script.name),
-        |script| is_due(script.part),
+        |name| level != Level::Commit || is_touched(name),
+        is_due,
     ));
     let due = long_suites(root, is_long).filter(|(part, suite)| {
         is_due(Some(*part)) || level == Level::Ci && is_touched(suite.name)
@@ -218,57 +218,42 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
         .filter(move |(_, suite)| has_script || suite.name != "dist")
 }
 
-struct Script {
-    name: &'static str,
-    lane: Lane,
-    /// The part of the long tests in which CI runs the script with `--long`, if the script has that option.
-    part: Option<u8>,
-    minutes_max_long: u64,
-}
-
-const fn script(name: &'static str, lane: Lane, part: Option<u8>, long: u64) -> Script {
-    Script {
-        name,
-        lane,
-        part,
-        minutes_max_long: long,
-    }
-}
-
 const MINUTES_MAX: u64 = 20;
 
-const SCRIPTS: [Script; 5] = [
+/// Suites that are scripts, `tests/NAME/run.sh`: the name, the lane, the part of the long tests in which CI runs the
+/// script with `--long` (if it has that option), and its minutes then.
+const SCRIPTS: [(&str, Lane, Option<u8>, u64); 5] = [
     // It tests against other projects' programs: pandas, polars, DuckDB, damo.
-    script("interop", Lane::Computing, None, 20),
+    ("interop", Lane::Computing, None, 20),
     // The Python package, in the same environment; it includes live sessions.
-    script("python", Lane::Waiting, Some(6), 60),
+    ("python", Lane::Waiting, Some(6), 60),
     // The files for Prometheus and Grafana, with a real Prometheus.
-    script("observe", Lane::Waiting, None, 5),
+    ("observe", Lane::Waiting, None, 5),
     // First-touch profiling in six languages.
-    script("blame", Lane::Waiting, Some(7), 30),
+    ("blame", Lane::Waiting, Some(7), 30),
     // The page, in a browser.
-    script("page", Lane::Waiting, Some(1), 20),
+    ("page", Lane::Waiting, Some(1), 20),
 ];
 
 fn of_scripts(
     root: &Path,
-    is_wanted: impl Fn(&Script) -> bool,
-    is_long: impl Fn(&Script) -> bool,
+    is_wanted: impl Fn(&'static str) -> bool,
+    is_long: impl Fn(Option<u8>) -> bool,
 ) -> impl Iterator<Item = Suite> {
-    SCRIPTS.iter().filter_map(move |script| {
-        let path = format!("tests/{}/run.sh", script.name);
-        if !is_wanted(script) || !root.join(&path).exists() {
+    let scripts = SCRIPTS.into_iter();
+    scripts.filter_map(move |(name, lane, part, minutes_long)| {
+        let path = format!("tests/{name}/run.sh");
+        if !is_wanted(name) || !root.join(&path).exists() {
             return None;
         }
-        let long = is_long(script) && script.part.is_some();
-        let (flags, minutes): (&[&str], u64) = if long {
-            (&["--long"], script.minutes_max_long)
+        let (flags, minutes): (&[&str], u64) = if part.is_some() && is_long(part) {
+            (&["--long"], minutes_long)
         } else {
             (&[], MINUTES_MAX)
         };
         let command = [&[path.as_str()], flags].concat();
-        let suite = Suite::new(script.name, Kind::Tests, minutes, &command);
-        Some(suite.in_lane(script.lane))
+        let suite = Suite::new(name, Kind::Tests, minutes, &command);
+        Some(suite.in_lane(lane))
     })
 }
 
@@ -365,7 +350,7 @@ mod tests {
         let long = names(Level::Long);
         let shorter = names(Level::Ci);
         assert!(shorter.iter().all(|name| long.contains(name)));
-        let scripts = SCRIPTS.iter().filter_map(|script| script.part);
+        let scripts = SCRIPTS.iter().filter_map(|(_, _, part, _)| *part);
         let root = root();
         let suites = long_suites(&root, true).map(|(part, _)| part);
         let parts: std::collections::BTreeSet<u8> = scripts.chain(suites).collect();
