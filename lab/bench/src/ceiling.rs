@@ -117,13 +117,9 @@ fn measure(context: &BenchContext, case: &'static str, program: &str) -> Result<
     let mut command = Command::new(&context.isotherm);
     let seconds = (SETTLED + MEASURED).as_secs() + 2;
     command
-        .args(["record", "--json", "--children", "--pid"])
-        .args([
-            &target.id().to_string(),
-            "--duration",
-            &format!("{seconds}s"),
-            "-o",
-        ])
+        .args(["record", "--json", "--children"])
+        .args(["--pid", &target.id().to_string()])
+        .args(["--duration", &format!("{seconds}s"), "-o"])
         .arg(context.scratch("ceiling.isotherm"));
     let mut recorder = Guarded::spawn_json(context, &mut command)?;
     context.sleep(SETTLED)?;
