@@ -41,16 +41,9 @@ struct Variant {
     /// It runs also if it is not named.
     is_usual: bool,
     modes: &'static [&'static str],
-    recorder: Recorder,
-}
-
-/// The recorder's presence in a turn.
-#[derive(Clone, Copy)]
-enum Recorder {
-    /// One recorder is stopped and continued, once it has known the program for this number of seconds.
-    Stopped { after_s: u64 },
-    /// A recorder with the mode's flags, or one without.
-    Restarted,
+    /// One recorder is stopped and continued, once it has known the program for this number of seconds. Without it each
+    /// turn has a recorder of its own, with the mode's flags or without.
+    stopped_after_s: Option<u64>,
 }
 
 const VARIANTS: [Variant; 10] = [
@@ -70,7 +63,7 @@ const VARIANTS: [Variant; 10] = [
         is_usual: false,
         modes: &["all=--all"],
         // Until the recorder has seen all of memory several times.
-        recorder: Recorder::Stopped { after_s: 60 },
+        stopped_after_s: Some(60),
     },
     faults("map", &["map"]),
     faults("heap", &["heap"]),
@@ -91,7 +84,7 @@ const fn pattern(name: &'static str) -> Variant {
         which: Which::Pattern(name),
         is_usual: true,
         modes: &["default=", "physical=--physical"],
-        recorder: Recorder::Stopped { after_s: 10 },
+        stopped_after_s: Some(10),
     }
 }
 
@@ -101,7 +94,7 @@ const fn faults(name: &'static str, arguments: &'static [&'static str]) -> Varia
         which: Which::Faults(arguments),
         is_usual: false,
         modes: &["stacks=--stacks"],
-        recorder: Recorder::Restarted,
+        stopped_after_s: None,
     }
 }
 
@@ -207,11 +200,9 @@ fn measure(
     println!("{}, {}", variant.name, mode.name);
     let mut subject = variant.which.start(context)?;
     let speed = Speed::of(subject.meter.clone(), Some(subject.group.pid));
-    let turns = match variant.recorder {
-        Recorder::Stopped { after_s } => {
-            stopped(context, &subject, mode, Duration::from_secs(after_s))?
-        }
-        Recorder::Restarted => restarted(context, &mut subject, mode)?,
+    let turns = match variant.stopped_after_s {
+        Some(after) => stopped(context, &subject, mode, Duration::from_secs(after))?,
+        None => restarted(context, &mut subject, mode)?,
     };
     subject.group.check_running()?;
     context.sleep(LOGGED)?;

@@ -30,14 +30,11 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     for line in open.stdout.lines() {
         report.say(line);
     }
+    let (user, locked) = (open.json("user")?, locked.json("root")?);
     for (who, report_of, works) in [
         ("root", root, true),
-        ("a user", open.json("user")?, false),
-        (
-            "root under lockdown=confidentiality",
-            locked.json("root")?,
-            false,
-        ),
+        ("a user", user, false),
+        ("root under lockdown=confidentiality", locked, false),
     ] {
         let (ability, why) = recording(&report_of)?;
         report.say(format!("{who}: record works: {ability}; {why}"));
