@@ -113,10 +113,8 @@ fn metadata(root: &Path) -> anyhow::Result<Metadata> {
         .output()
         .context("cannot run cargo metadata")?;
     if !output.status.success() {
-        bail!(
-            "cargo metadata failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("cargo metadata failed: {}", errors.trim());
     }
     serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata printed")
 }
@@ -137,11 +135,10 @@ fn picture_faults(metadata: &Metadata) -> Vec<String> {
             continue;
         };
         for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
-            if !crate_rule.imports().any(|name| name == dependency.name) {
-                faults.push(format!(
-                    "{}: imports {}, which the picture in ARCHITECTURE.md does not allow",
-                    package.name, dependency.name
-                ));
+            let import = &dependency.name;
+            if !crate_rule.imports().any(|name| name == *import) {
+                let fault = "which the picture in ARCHITECTURE.md does not allow";
+                faults.push(format!("{}: imports {import}, {fault}", package.name));
             }
         }
     }
@@ -152,14 +149,12 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
     let mut faults = Vec::new();
     let nr_lines = source.lines().count();
     if nr_lines > LINES_MAX {
-        faults.push(format!(
-            "{path}: {nr_lines} lines; at most {LINES_MAX}, split it by subject"
-        ));
+        let most = format!("at most {LINES_MAX}, split it by subject");
+        faults.push(format!("{path}: {nr_lines} lines; {most}"));
     }
     if !source.starts_with("//!") {
-        faults.push(format!(
-            "{path}:1: does not open with `//!`: say what the file is for"
-        ));
+        let fault = "does not open with `//!`: say what the file is for";
+        faults.push(format!("{path}:1: {fault}"));
     }
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     for (number, line) in source.lines().enumerate() {
@@ -177,13 +172,9 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
         if let Some(fault) = fault {
             faults.push(format!("{at}: {fault}"));
         }
-        for word in UNFINISHED {
-            if code.contains(word) {
-                faults.push(format!(
-                    "{at}: `{}` is not to be committed",
-                    &word[..word.len() - 1]
-                ));
-            }
+        for word in UNFINISHED.iter().filter(|word| code.contains(**word)) {
+            let word = word.trim_end_matches('(');
+            faults.push(format!("{at}: `{word}` is not to be committed"));
         }
     }
     faults
