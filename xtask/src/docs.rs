@@ -295,22 +295,20 @@ mod tests {
     fn pages_and_lines_have_a_length() {
         let long = "x".repeat(LINE_CHARS + 1);
         let text = format!("# A\n{long}\n| {long} |\n\n    {long}\n\n```text\n{long}\n```\n");
-        assert_eq!(
-            size_faults("docs/a.md", &text),
-            ["docs/a.md:2: over 120 characters"]
-        );
+        let faults = size_faults("docs/a.md", &text);
+        assert_eq!(faults, ["docs/a.md:2: over 120 characters"]);
         let lines = |nr: usize| "a\n".repeat(nr);
-        assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES)).len(), 0);
-        assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES + 1)).len(), 1);
-        assert_eq!(size_faults("README.md", &lines(121)).len(), 1);
-        assert_eq!(
-            size_faults("README.md", &"a".repeat(119).repeat(80)).len(),
-            2
-        );
-        assert_eq!(
-            size_faults("docs/a.md", &("\n<!-- json -->\n".to_owned() + &lines(400))).len(),
-            0
-        );
+        let generated = "\n<!-- json -->\n".to_owned() + &lines(400);
+        for (path, text, nr_faults) in [
+            ("docs/a.md", lines(PAGE_LINES), 0),
+            ("docs/a.md", lines(PAGE_LINES + 1), 1),
+            ("README.md", lines(121), 1),
+            ("README.md", "a".repeat(119).repeat(80), 2),
+            ("docs/a.md", generated, 0),
+        ] {
+            let faults = size_faults(path, &text);
+            assert_eq!(faults.len(), nr_faults, "{path}: {faults:?}");
+        }
     }
 
     #[test]

@@ -48,19 +48,18 @@ impl fmt::Display for Table {
 /// Formats the median of the finite values, with the least and greatest of several; `-` if nothing could be measured.
 pub(super) fn cell(values: &[f64], digits: usize) -> String {
     let measured = values.iter().copied().filter(|value| value.is_finite());
-    let Some(ValueSummary {
-        n,
-        median,
-        min,
-        max,
-        ..
-    }) = ValueSummary::of(measured)
-    else {
+    let Some(all) = ValueSummary::of(measured) else {
         return "-".into();
     };
-    match n {
-        1 => format!("{median:.digits$}"),
-        _ => format!("{median:.digits$} [{min:.digits$}..{max:.digits$}]"),
+    let text = |value: f64| format!("{value:.digits$}");
+    match all.n {
+        1 => text(all.median),
+        _ => format!(
+            "{} [{}..{}]",
+            text(all.median),
+            text(all.min),
+            text(all.max)
+        ),
     }
 }
 
