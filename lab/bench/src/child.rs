@@ -216,6 +216,15 @@ impl Drop for Guarded {
     }
 }
 
+/// Returns the processes that the main thread of a process has started.
+pub(super) fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let text = text.unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
 /// Returns the CPU time of all children that have been waited for. The difference around waiting for one child is that
 /// child's time.
 pub(super) fn children_cpu() -> Result<Duration> {

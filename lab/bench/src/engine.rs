@@ -29,10 +29,9 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
         cargo.args(["--", "--quick"]);
     }
     Guarded::spawn(context, &mut cargo)?.finish(context, LIMIT)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| context.root.join("target"), PathBuf::from);
+    let criterion = super::target(&context.root).join("criterion");
     let mut found = Vec::new();
-    collect(&target.join("criterion"), started, &mut found)?;
+    collect(&criterion, started, &mut found)?;
     found.sort();
     let mut table = Table::new("criterion", "bench | median ms | 95 % interval ms");
     let mut data = serde_json::Map::new();
@@ -48,7 +47,7 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
         ) else {
             continue;
         };
-        let name = name(&target.join("criterion"), &path);
+        let name = name(&criterion, &path);
         table.row(vec![
             name.clone(),
             format!("{middle:.3}"),

@@ -206,10 +206,8 @@ impl Mode {
     }
 
     fn is_of_the_machine(&self) -> bool {
-        let flags = self.flags.iter();
-        flags
-            .map(String::as_str)
-            .any(|flag| matches!(flag, "--all" | "--physical"))
+        let mut flags = self.flags.iter();
+        flags.any(|flag| matches!(flag.as_str(), "--all" | "--physical"))
     }
 }
 
@@ -378,7 +376,10 @@ fn build(root: &Path) -> Result<PathBuf> {
             "cargo could not build isotherm; `--isotherm PATH` takes a binary that is there already"
         );
     }
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(target.join("release/isotherm"))
+    Ok(target(root).join("release/isotherm"))
+}
+
+/// Returns the folder of what Cargo builds.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

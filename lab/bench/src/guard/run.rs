@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::super::BenchContext;
-use super::super::child::Guarded;
+use super::super::child::{Guarded, children};
 use super::programs::Case;
 
 const END_LIMIT: Duration = Duration::from_mins(1);
@@ -97,11 +97,7 @@ fn zram_devices() -> Vec<(u64, u64)> {
 }
 
 fn swapped(pid: u32) -> u64 {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
-    let children = children
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok());
+    let children = children(pid).into_iter();
     children.chain([pid]).map(swapped_of).sum()
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::super::BenchContext;
-use super::super::child::{Group, Guarded};
+use super::super::child::{Group, Guarded, children};
 
 /// Time for a step of preparation: one installs a package from the network.
 const STEP_LIMIT: Duration = Duration::from_mins(3);
@@ -183,18 +183,9 @@ fn cache(context: &BenchContext) -> PathBuf {
 fn child_of(context: &BenchContext, parent: u32, word: &str) -> Result<u32> {
     let end = Instant::now() + READY_LIMIT;
     loop {
-        for entry in std::fs::read_dir("/proc")?.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-                continue;
-            };
-            let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
-            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
-            let of = stat
-                .rsplit(") ")
-                .next()
-                .and_then(|rest| rest.split(' ').nth(1));
-            let line = String::from_utf8_lossy(&read("cmdline")).into_owned();
-            if of.and_then(|n| n.parse().ok()) == Some(parent) && line.contains(word) {
+        for pid in children(parent) {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).contains(word) {
                 return Ok(pid);
             }
         }
