@@ -39,7 +39,6 @@ const RUN: u64 = 64;
 const RUNS_PER_CHECK: u64 = 64;
 /// Interval at which an idle phase checks whether it is over.
 const IDLE_CHECK: Duration = Duration::from_millis(10);
-/// Interval of progress events.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Backing of regions by huge pages.

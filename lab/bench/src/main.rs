@@ -379,7 +379,6 @@ fn build(root: &Path) -> Result<PathBuf> {
     Ok(target(root).join("release/isotherm"))
 }
 
-/// Returns the folder of what Cargo builds.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

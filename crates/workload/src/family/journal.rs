@@ -76,7 +76,6 @@ pub struct TouchJournal {
     /// Its pages.
     pub layout: CaseLayout,
     batches: Vec<Batch>,
-    /// Hot pages of each phase.
     hot: Vec<Vec<u32>>,
 }
 

@@ -364,7 +364,6 @@ impl Pace {
         due.max(self.position)
     }
 
-    /// Returns the time until the next touch is due.
     fn wait(&self, now: Instant) -> Duration {
         let next = self.position + 1 - self.base.1;
         let periods = match self.order {

@@ -67,7 +67,6 @@ impl Memory {
         <[AtomicU64]>::mut_from_bytes(bytes).expect("whole pages are whole, aligned words")
     }
 
-    /// Makes `len` bytes from `start` of the region resident.
     fn populate(&mut self, start: usize, len: usize) {
         let from = self.skip + start;
         // Kernels before 5.14 do not know this advice: pages are then written one by one, which is slower.
