@@ -1,13 +1,19 @@
-//! Files that are fetched once: kernels, damo, a Python.
+//! Files that are fetched once: kernels, damo, a Python. Locked files beside them limit the virtual machines that run at
+//! once on this checkout to two, across all processes.
 
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
+
+/// Virtual machines that run at once. `cargo test` runs tests on all processors.
+const SLOTS: usize = 2;
 
 /// Returns `vm-tests/cache` or `$ISOTHERM_VM_CACHE`, and creates it if it is missing.
-pub(crate) fn cache_dir() -> Result<PathBuf, VmError> {
+pub(crate) fn cache_dir() -> Result<PathBuf> {
     let dir = std::env::var_os("ISOTHERM_VM_CACHE").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("cache"),
         PathBuf::from,
@@ -17,13 +23,13 @@ pub(crate) fn cache_dir() -> Result<PathBuf, VmError> {
 }
 
 /// Locks `path` until the returned file is dropped.
-pub(crate) fn lock(path: &Path) -> Result<fs::File, VmError> {
+pub(crate) fn lock(path: &Path) -> Result<fs::File> {
     let file = open_lock(path)?;
     file.lock().map_err(VmError::io("lock", path))?;
     Ok(file)
 }
 
-pub(crate) fn open_lock(path: &Path) -> Result<fs::File, VmError> {
+fn open_lock(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -31,12 +37,30 @@ pub(crate) fn open_lock(path: &Path) -> Result<fs::File, VmError> {
         .map_err(VmError::io("open", path))
 }
 
+/// Waits for the right to run a machine, which lasts until the returned file is dropped. The kernel releases a lock
+/// however its holder ends.
+pub(crate) fn slot() -> Result<fs::File> {
+    let cache = cache_dir()?;
+    loop {
+        for index in 0..SLOTS {
+            let path = cache.join(format!("slot-{index}.lock"));
+            let file = open_lock(&path)?;
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(e)) => return Err(VmError::io("lock", path)(e)),
+            }
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
 /// Returns the tree of this name in the cache. If it is missing, `make` makes it, with a directory for its own files.
 /// The caller holds a lock.
 pub(crate) fn fetched(
     name: &str,
-    make: impl FnOnce(&Path, &Path) -> Result<(), VmError>,
-) -> Result<PathBuf, VmError> {
+    make: impl FnOnce(&Path, &Path) -> Result<()>,
+) -> Result<PathBuf> {
     let cache = cache_dir()?;
     let dir = cache.join(name);
     if dir.is_dir() {
@@ -57,8 +81,8 @@ pub(crate) fn unpack_packages<T>(
     packages: &[String],
     work: &Path,
     tree: &Path,
-    run: impl Fn(&mut Command) -> Result<T, VmError>,
-) -> Result<(), VmError> {
+    run: impl Fn(&mut Command) -> Result<T>,
+) -> Result<()> {
     let mut apt = Command::new("apt-get");
     apt.args(options).args(["download", "-q"]).args(packages);
     run(apt.current_dir(work))?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cache::{cache_dir, fetched, lock, unpack_packages};
-use crate::error::{self, VmError};
+use crate::error::{self, Result, VmError};
 use crate::vm::Vm;
 
 /// The version that everything is compared with, as in `tests/interop/requirements.txt`.
@@ -36,8 +36,7 @@ const PROGRAMS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Returns the machine with damo added as `/bin/damo`.
-pub(crate) fn with_damo(vm: Vm) -> Result<Vm, VmError> {
+pub(crate) fn with_damo(vm: Vm) -> Result<Vm> {
     let _guard = lock(&cache_dir()?.join("damo.lock"))?;
     let (damo, python) = (damo()?, python()?);
     let library = python.join("usr/lib/python3.11");
@@ -50,18 +49,12 @@ pub(crate) fn with_damo(vm: Vm) -> Result<Vm, VmError> {
         .fold(vm, |vm, (path, text)| vm.text(path, text)))
 }
 
-fn damo() -> Result<PathBuf, VmError> {
+fn damo() -> Result<PathBuf> {
     fetched(&format!("damo_{VERSION}"), |work, tree| {
         let wanted = format!("damo=={VERSION}");
-        let options = [
-            "download",
-            "-q",
-            "--no-deps",
-            "--disable-pip-version-check",
-            "-d",
-        ];
+        let download = "-m pip download -q --no-deps --disable-pip-version-check -d";
         let mut pip = Command::new("python3");
-        output(pip.args(["-m", "pip"]).args(options).arg(work).arg(wanted))?;
+        output(pip.args(download.split(' ')).arg(work).arg(wanted))?;
         let wheel = work.join(format!("damo-{VERSION}-py3-none-any.whl"));
         let mut unzip = Command::new("python3");
         output(unzip.args(["-m", "zipfile", "-e"]).arg(wheel).arg(tree))?;
@@ -69,7 +62,7 @@ fn damo() -> Result<PathBuf, VmError> {
     })
 }
 
-fn python() -> Result<PathBuf, VmError> {
+fn python() -> Result<PathBuf> {
     fetched("python3.11", |work, tree| {
         unpack_packages(&[], &PACKAGES.map(str::to_owned), work, tree, output)?;
         output(&mut compile(&tree.join("usr/lib/python3.11"), tree)).map(drop)
@@ -82,18 +75,12 @@ fn compile(tree: &Path, python: &Path) -> Command {
     let mut command = Command::new(python.join("usr/bin/python3.11"));
     command
         .env("PYTHONHOME", python.join("usr"))
-        .args([
-            "-m",
-            "compileall",
-            "-q",
-            "--invalidation-mode",
-            "unchecked-hash",
-        ])
+        .args("-m compileall -q --invalidation-mode unchecked-hash".split(' '))
         .arg(tree);
     command
 }
 
-fn output(command: &mut Command) -> Result<Vec<u8>, VmError> {
+fn output(command: &mut Command) -> Result<Vec<u8>> {
     error::output(command).map_err(|error| {
         VmError::Unavailable {
         what: format!("damo {VERSION} with a Python"),

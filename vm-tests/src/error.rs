@@ -5,17 +5,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+pub(crate) type Result<T, E = VmError> = std::result::Result<T, E>;
+
 /// The reason why a virtual machine gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// The host lacks something. The test is skipped and does not fail.
     #[error("{what} is not available: {why}; {fix}")]
     Unavailable {
-        /// The thing that is missing.
         what: String,
-        /// The evidence that it is missing.
         why: String,
-        /// The remedy, such as a package to install.
         fix: String,
     },
     /// The machine was still running at its limit, and was killed.
@@ -23,11 +22,8 @@ pub enum VmError {
         "killed after {cpu:?} of CPU time in {wall:?} without an answer; last console lines:\n{tail}"
     )]
     TimedOut {
-        /// CPU time of the host that the machine used.
         cpu: Duration,
-        /// Time since it was started.
         wall: Duration,
-        /// The last lines of the console.
         tail: String,
     },
     /// The machine ended without handing back its results: a panic, or QEMU gave up.
@@ -35,33 +31,20 @@ pub enum VmError {
     NoAnswer {
         /// QEMU's exit status and messages, or the fault in the stream that came back.
         how: String,
-        /// The last lines of the console.
         tail: String,
     },
     /// The script in the guest failed.
     #[error("the guest's script ended with exit code {code}; last lines of its output:\n{tail}")]
-    Script {
-        /// Its exit code.
-        code: i32,
-        /// The last lines of its output.
-        tail: String,
-    },
+    Script { code: i32, tail: String },
     /// A program that prepares the machine failed.
     #[error("`{command}` failed: {why}")]
-    Command {
-        /// The command line.
-        command: String,
-        /// Its exit status or its error messages.
-        why: String,
-    },
+    Command { command: String, why: String },
     /// A file on the host could not be read or written.
     #[error("cannot {attempt} {}: {source}", path.display())]
     Io {
         /// The operation: "read", "write", ...
         attempt: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The guest answered, and the answer is wrong.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cpio::NewcBuilder;
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
@@ -25,7 +25,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// Returns an image that holds only busybox and `/init`.
-    pub(crate) fn new() -> Result<Self, VmError> {
+    pub(crate) fn new() -> Result<Self> {
         let busybox = Path::new("/bin/busybox");
         if !busybox.exists() {
             return Err(VmError::Unavailable {
@@ -49,8 +49,7 @@ impl Image {
             .insert(path.trim_start_matches('/').to_owned(), content);
     }
 
-    /// Adds a file of the host as it is.
-    pub(crate) fn file(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
+    pub(crate) fn file(&mut self, host: &Path, path: &str) -> Result<()> {
         let content = fs::read(host).map_err(VmError::io("read", host))?;
         self.content(path, content);
         Ok(())
@@ -58,7 +57,7 @@ impl Image {
 
     /// Adds all files below a directory of the host. A link to a file becomes a copy of that file; other links are left
     /// out.
-    pub(crate) fn tree(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
+    pub(crate) fn tree(&mut self, host: &Path, path: &str) -> Result<()> {
         let entries = fs::read_dir(host).map_err(VmError::io("list", host))?;
         for entry in entries {
             let entry = entry.map_err(VmError::io("list", host))?;
@@ -74,7 +73,7 @@ impl Image {
     }
 
     /// Adds a program of the host, without debug information, and the shared libraries it needs.
-    pub(crate) fn program(&mut self, host: &Path, path: &str) -> Result<(), VmError> {
+    pub(crate) fn program(&mut self, host: &Path, path: &str) -> Result<()> {
         for library in shared_libraries(host)? {
             let name = library.to_string_lossy().into_owned();
             if !self.files.contains_key(name.trim_start_matches('/')) {
@@ -119,7 +118,7 @@ impl Image {
 }
 
 /// Lists the shared libraries and the loader of a program, as `ldd` prints them.
-fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>, VmError> {
+fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd")
         .arg(program)
         .output()
@@ -143,7 +142,7 @@ fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>, VmError> {
 }
 
 /// Returns the program without debug information, which is a tenth of the size to copy and to keep in guest memory.
-fn stripped(program: &Path) -> Result<Vec<u8>, VmError> {
+fn stripped(program: &Path) -> Result<Vec<u8>> {
     /// Programs by path, since each machine of a test run brings the same ones.
     static STRIPPED: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
     // A panic of another thread leaves the map whole.
@@ -156,7 +155,7 @@ fn stripped(program: &Path) -> Result<Vec<u8>, VmError> {
     Ok(content)
 }
 
-fn strip(program: &Path) -> Result<Vec<u8>, VmError> {
+fn strip(program: &Path) -> Result<Vec<u8>> {
     let out = tempfile::NamedTempFile::new().map_err(VmError::io("make a file in", "/tmp"))?;
     let mut command = Command::new("strip");
     command

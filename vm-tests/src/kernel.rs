@@ -51,6 +51,13 @@ impl Kernel {
         }
     }
 
+    /// Returns the kernel after which a test is named: `on_6_1`, `on_6_12` or `on_newest`.
+    pub(crate) fn of_test(name: &str) -> Self {
+        let is_it = |kernel: &Self| format!("on_{}", kernel.series()).replace('.', "_") == name;
+        let found = Self::EVERY.into_iter().find(is_it);
+        found.unwrap_or_else(|| panic!("no kernel is called `{name}`"))
+    }
+
     /// Whether a package of this name is of the series.
     fn is_of_series(self, name: &str) -> bool {
         let Some(version) = name.strip_prefix("linux-image-") else {
@@ -109,22 +116,14 @@ impl Kernel {
     fn fetch(self, cache: &Path) -> Result<KernelImage, VmError> {
         let apt = self.apt(cache)?;
         let pattern = r"^linux-image-[0-9.]+.*-cloud-amd64(-unsigned)?$";
-        let found = self.output(Command::new("apt-cache").args(&apt).args([
-            "search",
-            "--names-only",
-            pattern,
-        ]))?;
+        let found = self.run("apt-cache", &apt, &["search", "--names-only", pattern])?;
         let names = found
             .lines()
             .filter_map(|l| Some(l.split(' ').next()?.to_owned()));
         let package = self
             .newest(names)
             .ok_or_else(|| self.unavailable(format!("apt-cache knows no package {pattern}")))?;
-        let policy = self.output(
-            Command::new("apt-cache")
-                .args(&apt)
-                .args(["policy", &package]),
-        )?;
+        let policy = self.run("apt-cache", &apt, &["policy", &package])?;
         let version = policy
             .lines()
             .find_map(|l| l.trim().strip_prefix("Candidate: "))
@@ -142,10 +141,7 @@ impl Kernel {
     fn parts(self, package: &str, apt: &[String]) -> Vec<String> {
         let others = ["linux-binary-", "linux-modules-"]
             .map(|prefix| package.replacen("linux-image-", prefix, 1));
-        let is_known = |name: &String| {
-            let mut show = Command::new("apt-cache");
-            self.output(show.args(apt).args(["show", name])).is_ok()
-        };
+        let is_known = |name: &String| self.run("apt-cache", apt, &["show", name]).is_ok();
         if self == Self::DebianNewest && others.iter().all(is_known) {
             return others.to_vec();
         }
@@ -165,12 +161,8 @@ impl Kernel {
         }
         // The other suites are on the mirror that this machine uses for Debian.
         let format = "$(LABEL) $(REPO_URI)";
-        let targets = self.output(Command::new("apt-get").args([
-            "indextargets",
-            "--format",
-            format,
-            "Created-By: Packages",
-        ]))?;
+        let of_packages = ["indextargets", "--format", format, "Created-By: Packages"];
+        let targets = self.run("apt-get", &[], &of_packages)?;
         let uri = targets
             .lines()
             .find_map(|line| line.strip_prefix("Debian "));
@@ -181,25 +173,20 @@ impl Kernel {
         let sources = place.join("sources.list");
         fs::write(&sources, suites.concat()).map_err(VmError::io("write", &sources))?;
         let options = [
-            ("Dir::Etc::SourceList", sources.display().to_string()),
-            ("Dir::Etc::SourceParts", "-".to_owned()),
-            (
-                "Dir::State::Lists",
-                place.join("lists").display().to_string(),
-            ),
-            ("Dir::Cache", place.display().to_string()),
-            ("Acquire::Languages", "none".to_owned()),
+            format!("Dir::Etc::SourceList={}", sources.display()),
+            "Dir::Etc::SourceParts=-".to_owned(),
+            format!("Dir::State::Lists={}", place.join("lists").display()),
+            format!("Dir::Cache={}", place.display()),
+            "Acquire::Languages=none".to_owned(),
         ];
-        let options: Vec<String> = options
-            .into_iter()
-            .flat_map(|(name, value)| ["-o".to_owned(), format!("{name}={value}")])
-            .collect();
-        self.output(
-            Command::new("apt-get")
-                .args(&options)
-                .args(["update", "-q"]),
-        )?;
+        let options = options.into_iter();
+        let options: Vec<String> = options.flat_map(|of| ["-o".to_owned(), of]).collect();
+        self.run("apt-get", &options, &["update", "-q"])?;
         Ok(options)
+    }
+
+    fn run(self, program: &str, options: &[String], args: &[&str]) -> Result<String, VmError> {
+        self.output(Command::new(program).args(options).args(args))
     }
 
     fn output(self, command: &mut Command) -> Result<String, VmError> {

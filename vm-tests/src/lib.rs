@@ -16,8 +16,7 @@
 //! Limits: by default a guest executes some 60 million instructions in a second of its own time. Scenarios therefore
 //! check function and accuracy, and sample every 50 ms or more slowly. They make no statement about CPU shares, except
 //! `kernel-damon-truth` in a guest of 500 million instructions a second. The emulated TLB keeps entries that hardware
-//! would evict. A monitor that clears accessed bits without a flush therefore sees fewer accesses there (the scenario
-//! `side-by-side` shows it).
+//! would evict. A monitor that clears accessed bits without a flush therefore sees fewer accesses there.
 //!
 //! A missing part of the host (QEMU, a kernel package) is reported as [`VmError::Unavailable`]. Tests then print a line
 //! `SKIP name: reason`, which the harness counts.
@@ -30,13 +29,14 @@ mod error;
 mod image;
 mod kernel;
 mod module;
+mod pages;
 mod product;
 mod qemu;
 pub mod scenario;
-mod slot;
 mod vm;
 
 pub use error::VmError;
 pub use kernel::{Kernel, KernelImage};
+pub use pages::{Pages, Part};
 pub use product::{guest_tool, isotherm};
 pub use vm::{Vm, VmOutput};

@@ -80,7 +80,7 @@ fn run(args: &Args, scenarios: &[VmScenario]) -> ExitCode {
         let is_named = if args.names.is_empty() {
             args.long || !test.is_long
         } else {
-            args.names.iter().any(|name| name == s.name)
+            args.names.contains(&s.name)
         };
         is_named && args.kernel.is_none_or(|only| only == test.kernel)
     };
@@ -89,7 +89,7 @@ fn run(args: &Args, scenarios: &[VmScenario]) -> ExitCode {
             let kernel = test.kernel;
             let title = format!("{} on {}", s.name, kernel.series());
             let started = Instant::now();
-            let result = (s.run)(kernel);
+            let result = s.run(kernel);
             let seconds = started.elapsed().as_secs_f64();
             match result {
                 Ok(report) => {
@@ -108,9 +108,5 @@ fn run(args: &Args, scenarios: &[VmScenario]) -> ExitCode {
         }
     }
     println!("{passed} passed, {skipped} skipped, {failed} failed");
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    ExitCode::from(u8::from(failed > 0))
 }

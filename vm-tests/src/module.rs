@@ -7,18 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{VmError, output};
+use crate::error::{Result, VmError, output};
 use crate::kernel::KernelImage;
 
-/// A module's name and its uncompressed content.
 pub(crate) type Module = (String, Vec<u8>);
 
 /// Appends the module called `name` to `chain`, after the ones it needs that are not there yet.
-pub(crate) fn resolve(
-    kernel: &KernelImage,
-    name: &str,
-    chain: &mut Vec<Module>,
-) -> Result<(), VmError> {
+pub(crate) fn resolve(kernel: &KernelImage, name: &str, chain: &mut Vec<Module>) -> Result<()> {
     if chain.iter().any(|(known, _)| known == name) {
         return Ok(());
     }
@@ -36,7 +31,7 @@ pub(crate) fn resolve(
     Ok(())
 }
 
-fn find(dir: &Path, name: &str) -> Result<Option<PathBuf>, VmError> {
+fn find(dir: &Path, name: &str) -> Result<Option<PathBuf>> {
     for entry in fs::read_dir(dir).map_err(VmError::io("list", dir))? {
         let path = entry.map_err(VmError::io("list", dir))?.path();
         if path.is_dir() {
@@ -66,7 +61,7 @@ fn depends(module: &[u8]) -> Vec<String> {
         .unwrap_or_default()
 }
 
-fn decompressed(module: &Path) -> Result<Vec<u8>, VmError> {
+fn decompressed(module: &Path) -> Result<Vec<u8>> {
     if module.extension().is_none_or(|e| e != "xz") {
         return fs::read(module).map_err(VmError::io("read", module));
     }

@@ -5,24 +5,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{VmError, output};
+use crate::error::{Result, VmError, output};
 
 /// Returns the path of the product: `$ISOTHERM_BIN`, or `target/debug/isotherm` of this workspace, built if it is
 /// missing.
-pub fn isotherm() -> Result<PathBuf, VmError> {
+pub fn isotherm() -> Result<PathBuf> {
     program("ISOTHERM_BIN", "isotherm", "kernel")
 }
 
 /// Returns the path of the program that does in the guest what busybox cannot: `$ISOTHERM_VM_GUEST`, or
 /// `target/debug/vm-guest`.
-pub fn guest_tool() -> Result<PathBuf, VmError> {
+pub fn guest_tool() -> Result<PathBuf> {
     program("ISOTHERM_VM_GUEST", "vm-guest", "vm")
 }
 
 /// Returns the path in `variable`, which the test runner sets to the binary that it has built. Without `variable`,
 /// returns `target/debug/BIN`, built once with `test`, an integration test of the same package: `cargo build` selects
 /// other features and would compile all dependencies anew.
-fn program(variable: &str, bin: &'static str, test: &str) -> Result<PathBuf, VmError> {
+fn program(variable: &str, bin: &'static str, test: &str) -> Result<PathBuf> {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());

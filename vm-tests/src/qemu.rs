@@ -12,53 +12,34 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 
 /// Time after which a machine is killed, even if it has only waited for a processor of the host.
 const LONGEST: Duration = Duration::from_mins(40);
-/// Interval between two checks of the process.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The accelerator that executes guest instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Accelerator {
-    /// Emulation in virtual time.
-    Emulation,
-    /// The host's processor, in real time.
-    Kvm,
-}
-
-impl Accelerator {
-    /// Reads `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default, or `kvm`.
-    pub(crate) fn from_environment() -> Result<Self, VmError> {
-        let value = std::env::var_os("ISOTHERM_VM_ACCEL").unwrap_or_else(|| "tcg".into());
-        match value.to_str() {
-            Some("tcg") => Ok(Self::Emulation),
-            Some("kvm") => Ok(Self::Kvm),
-            _ => Err(VmError::Wrong(format!(
+/// Returns QEMU's options for the accelerator of `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default (emulation in virtual
+/// time, in which an instruction takes 2^`instruction_ns_log2` nanoseconds), or `kvm` (the host's processor, in real time).
+pub(crate) fn accelerator(instruction_ns_log2: u32) -> Result<Vec<String>> {
+    let value = std::env::var_os("ISOTHERM_VM_ACCEL").unwrap_or_else(|| "tcg".into());
+    let icount = format!("shift={instruction_ns_log2},sleep=off");
+    let options = match value.to_str() {
+        Some("tcg") => vec!["-accel", "tcg,thread=single", "-icount", &icount],
+        Some("kvm") => vec!["-accel", "kvm"],
+        _ => {
+            return Err(VmError::Wrong(format!(
                 "ISOTHERM_VM_ACCEL is {}; set it to `tcg` or `kvm`",
                 value.display()
-            ))),
+            )));
         }
-    }
-
-    /// Returns QEMU's options. An instruction takes 2^`instruction_ns_log2` nanoseconds of virtual time.
-    pub(crate) fn options(self, instruction_ns_log2: u32) -> Vec<String> {
-        let icount = format!("shift={instruction_ns_log2},sleep=off");
-        let options = match self {
-            Self::Kvm => vec!["-accel", "kvm"],
-            Self::Emulation => vec!["-accel", "tcg,thread=single", "-icount", &icount],
-        };
-        options.into_iter().map(str::to_owned).collect()
-    }
+    };
+    Ok(options.into_iter().map(str::to_owned).collect())
 }
 
-/// Host time that QEMU took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     /// Time from its start to its end.
     pub(crate) wall: Duration,
-    /// Processor time.
     pub(crate) cpu: Duration,
 }
 
@@ -80,7 +61,7 @@ pub(crate) struct Qemu {
 
 impl Qemu {
     /// Starts QEMU with these arguments; its error messages go to `stderr`.
-    pub(crate) fn start(arguments: &[String], stderr: &Path) -> Result<Self, VmError> {
+    pub(crate) fn start(arguments: &[String], stderr: &Path) -> Result<Self> {
         // setpriv would report a missing QEMU only by its own exit code.
         match Command::new("qemu-system-x86_64").arg("--version").output() {
             Ok(output) if output.status.success() => {}

@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::error::{VmError, tail};
+use crate::cache;
+use crate::error::{Result, VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
 use crate::module;
-use crate::qemu::{Accelerator, Qemu};
-use crate::slot::Slot;
+use crate::qemu::{self, Qemu};
 
-/// Lines of the console that an error shows.
 const TAIL_LINES: usize = 25;
 /// Everything that QEMU can emulate, except fast string instructions: QEMU executes them byte by byte, and kernels rely
 /// on them.
@@ -31,18 +30,22 @@ const CPU_LIMIT: Duration = Duration::from_mins(5);
 pub struct Vm {
     kernel: Kernel,
     cpu: String,
-    cpus: u32,
     memory_mib: u32,
     numa_nodes: u32,
     cmdline_extra: String,
-    programs: Vec<(PathBuf, String)>,
-    files: Vec<(PathBuf, String)>,
-    trees: Vec<(PathBuf, String)>,
-    texts: Vec<(String, String)>,
+    contents: Vec<(Content, String)>,
     modules: Vec<String>,
     script: String,
     cpu_limit: Duration,
     instruction_ns_log2: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Program(PathBuf),
+    Tree(PathBuf),
+    File(PathBuf),
+    Text(String),
 }
 
 /// The results of a virtual machine.
@@ -50,13 +53,10 @@ pub struct Vm {
 pub struct VmOutput {
     /// Everything that the kernel and the script printed on the console.
     pub console: String,
-    /// The output of the script alone.
     pub stdout: String,
-    /// The script's exit code.
     pub exit_code: i32,
     /// The files that the script left under `/out`, by path below it.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Time from QEMU's start to its end.
     pub elapsed: Duration,
 }
 
@@ -68,14 +68,10 @@ impl Vm {
             kernel,
             // Four levels of page tables are the default, as on most machines.
             cpu: "la57=off".to_owned(),
-            cpus: 1,
             memory_mib: 1024,
             numa_nodes: 1,
             cmdline_extra: String::new(),
-            programs: Vec::new(),
-            files: Vec::new(),
-            trees: Vec::new(),
-            texts: Vec::new(),
+            contents: Vec::new(),
             modules: Vec::new(),
             script: String::new(),
             cpu_limit: CPU_LIMIT,
@@ -99,7 +95,6 @@ impl Vm {
     pub fn numa_nodes(mut self, nodes: u32) -> Self {
         assert!((1..=8).contains(&nodes), "one to eight nodes");
         self.numa_nodes = nodes;
-        self.cpus = self.cpus.max(nodes);
         self
     }
 
@@ -116,26 +111,27 @@ impl Vm {
     }
 
     /// Brings a program along as the path `guest`, with the shared libraries that it needs.
-    pub fn program_at(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.programs.push((host.into(), guest.to_owned()));
-        self
+    pub fn program_at(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.with(Content::Program(host.into()), guest)
     }
 
     /// Brings along all files below a directory.
-    pub fn tree(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.trees.push((host.into(), guest.to_owned()));
-        self
+    pub fn tree(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.with(Content::Tree(host.into()), guest)
     }
 
     /// Brings a file along as it is.
-    pub fn file(mut self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.files.push((host.into(), guest.to_owned()));
-        self
+    pub fn file(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.with(Content::File(host.into()), guest)
     }
 
     /// Writes a file in the guest.
-    pub fn text(mut self, guest: &str, content: &str) -> Self {
-        self.texts.push((guest.to_owned(), content.to_owned()));
+    pub fn text(self, guest: &str, content: &str) -> Self {
+        self.with(Content::Text(content.to_owned()), guest)
+    }
+
+    fn with(mut self, content: Content, guest: &str) -> Self {
+        self.contents.push((content, guest.to_owned()));
         self
     }
 
@@ -174,7 +170,7 @@ impl Vm {
     }
 
     /// Boots, runs the script, and fails unless its exit code is 0.
-    pub fn run_ok(&self) -> Result<VmOutput, VmError> {
+    pub fn run_ok(&self) -> Result<VmOutput> {
         let output = self.run()?;
         if output.exit_code == 0 {
             return Ok(output);
@@ -186,7 +182,7 @@ impl Vm {
     }
 
     /// Boots, runs the script, and returns its results, whatever its exit code.
-    pub fn run(&self) -> Result<VmOutput, VmError> {
+    pub fn run(&self) -> Result<VmOutput> {
         let kernel = self.kernel.image()?;
         let work = tempfile::tempdir().map_err(VmError::io("make a directory in", "/tmp"))?;
         let initrd = work.path().join("initramfs");
@@ -196,9 +192,8 @@ impl Vm {
             .map_err(VmError::io("write", &initrd))?;
         fs::write(&initrd, archive).map_err(VmError::io("write", &initrd))?;
 
-        let accelerator = Accelerator::from_environment()?;
-        let arguments = self.arguments(accelerator, &kernel, work.path());
-        let slot = Slot::wait()?;
+        let arguments = self.arguments(&kernel, work.path())?;
+        let slot = cache::slot()?;
         let mut qemu = Qemu::start(&arguments, &work.path().join("stderr"))?;
         let ended = qemu.wait(self.cpu_limit);
         let spent = qemu.spent();
@@ -227,23 +222,15 @@ impl Vm {
         })
     }
 
-    fn other_cpu(&self) -> u32 {
-        if self.cpus > 1 { 2 } else { 1 }
-    }
-
-    fn image(&self, kernel: &KernelImage) -> Result<Image, VmError> {
+    fn image(&self, kernel: &KernelImage) -> Result<Image> {
         let mut image = Image::new()?;
-        for (host, guest) in &self.programs {
-            image.program(host, guest)?;
-        }
-        for (host, guest) in &self.files {
-            image.file(host, guest)?;
-        }
-        for (host, guest) in &self.trees {
-            image.tree(host, guest)?;
-        }
-        for (guest, text) in &self.texts {
-            image.content(guest, text.clone().into_bytes());
+        for (content, guest) in &self.contents {
+            match content {
+                Content::Program(host) => image.program(host, guest)?,
+                Content::Tree(host) => image.tree(host, guest)?,
+                Content::File(host) => image.file(host, guest)?,
+                Content::Text(text) => image.content(guest, text.clone().into_bytes()),
+            }
         }
         let mut modules = Vec::new();
         for name in &self.modules {
@@ -256,19 +243,14 @@ impl Vm {
         let functions = include_str!("script.sh");
         let script = format!(
             "export other_cpu={}\n{functions}{}",
-            self.other_cpu(),
+            self.numa_nodes.min(2),
             self.script
         );
         image.content("script", script.into_bytes());
         Ok(image)
     }
 
-    fn arguments(
-        &self,
-        accelerator: Accelerator,
-        kernel: &KernelImage,
-        work: &Path,
-    ) -> Vec<String> {
+    fn arguments(&self, kernel: &KernelImage, work: &Path) -> Result<Vec<String>> {
         let path = |path: &Path| path.display().to_string();
         // panic=-1 restarts at once, which ends QEMU without results. The kernel's ciphers are not tested again at each
         // boot. When 6.1 boots, its first processor waits for the second, which QEMU 7.2 does not execute meanwhile in
@@ -281,7 +263,7 @@ impl Vm {
             "console=ttyS0 loglevel=4 panic=-1 {processors} cryptomgr.notests{}",
             self.cmdline_extra
         );
-        let mut arguments = accelerator.options(self.instruction_ns_log2);
+        let mut arguments = qemu::accelerator(self.instruction_ns_log2)?;
         arguments.extend(
             ["-no-user-config", "-nodefaults", "-no-reboot"]
                 .into_iter()
@@ -290,7 +272,7 @@ impl Vm {
         );
         let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         option("-cpu", format!("{CPU},{}", self.cpu));
-        option("-smp", self.cpus.to_string());
+        option("-smp", self.numa_nodes.to_string());
         option("-m", format!("{}M", self.memory_mib));
         option("-kernel", path(&kernel.vmlinuz));
         option("-initrd", path(&work.join("initramfs")));
@@ -311,7 +293,7 @@ impl Vm {
                 );
             }
         }
-        arguments
+        Ok(arguments)
     }
 }
 
@@ -347,26 +329,26 @@ impl VmOutput {
     }
 
     /// Returns a file from `/out`, as text.
-    pub fn text(&self, name: &str) -> Result<String, VmError> {
+    pub fn text(&self, name: &str) -> Result<String> {
         self.bytes(name)
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
     /// Parses the file `NAME.json` from `/out`.
-    pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, VmError> {
+    pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         serde_json::from_slice(self.bytes(&format!("{name}.json"))?)
             .map_err(|e| VmError::Wrong(format!("{name}.json: {e}")))
     }
 
     /// Reads the number in the file `NAME.txt` from `/out`.
-    pub fn number(&self, name: &str) -> Result<u64, VmError> {
+    pub fn number(&self, name: &str) -> Result<u64> {
         let text = self.text(&format!("{name}.txt"))?;
         let number = text.trim().parse();
         number.map_err(|_| VmError::Wrong(format!("{name}.txt holds no number: {text}")))
     }
 
     /// Returns a file from `/out`.
-    pub fn bytes(&self, name: &str) -> Result<&[u8], VmError> {
+    pub fn bytes(&self, name: &str) -> Result<&[u8]> {
         self.files.get(name).map(Vec::as_slice).ok_or_else(|| {
             VmError::Wrong(format!(
                 "the script left no /out/{name}; it left {:?} and said:\n{}",
@@ -403,7 +385,7 @@ fn unpack(stream: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
 }
 
 /// Copies a machine's console and its results, a gzipped tar, into `dir` for inspection.
-fn keep(work: &Path, dir: &Path) -> Result<(), VmError> {
+fn keep(work: &Path, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(VmError::io("make", dir))?;
     for (from, to) in [("console", "console.txt"), ("results", "results.tar.gz")] {
         let to = dir.join(to);

@@ -8,6 +8,7 @@
 mod html;
 mod schema;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 
 use crate::docs::{self, SUMMARY};
+use crate::files::{self, read};
 
 /// Folders of generated pages, in the book's source.
 const COMMANDS: &str = "reference/commands";
@@ -47,11 +49,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
         println!("{fault}");
     }
     println!("book: {nr_pages} pages, {} dead links", faults.len());
-    Ok(if faults.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!faults.is_empty())))
 }
 
 fn write_source(root: &Path, out: &Path, isotherm: &Path) -> anyhow::Result<()> {
@@ -81,26 +79,19 @@ fn write_source(root: &Path, out: &Path, isotherm: &Path) -> anyhow::Result<()> 
     fs::write(source.join("SUMMARY.md"), list).context("cannot write the list of chapters")
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
 fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
-        let entry = entry.context("cannot list a folder")?;
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_folder(&entry.path(), &to)?;
+    for path in files::list(from)? {
+        let to = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            copy_folder(&path, &to)?;
         } else {
-            fs::copy(entry.path(), &to)
-                .with_context(|| format!("cannot copy to {}", to.display()))?;
+            fs::copy(&path, &to).with_context(|| format!("cannot copy to {}", to.display()))?;
         }
     }
     Ok(())
 }
 
-/// Returns whether the list of chapters names `path`.
 fn is_chapter(summary: &str, path: &Path) -> bool {
     docs::links(summary)
         .into_iter()
@@ -143,7 +134,6 @@ fn for_book(path: &Path, text: &str, chapters: &[PathBuf]) -> String {
     chapter
 }
 
-/// Returns the relative path from one file of the book's source to another.
 fn relative(from: &Path, to: &Path) -> String {
     let depth = from.components().count() - 1;
     format!("{}{}", "../".repeat(depth), to.display())
@@ -175,26 +165,18 @@ fn write_commands(isotherm: &Path, source: &Path) -> anyhow::Result<String> {
 fn write_json(root: &Path, source: &Path) -> anyhow::Result<String> {
     let folder = source.join(JSON);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let schemas = root.join("docs/schema");
-    let mut names: Vec<String> = Vec::new();
-    for entry in fs::read_dir(&schemas).context("cannot list docs/schema")? {
-        let name = entry.context("cannot list docs/schema")?.file_name();
-        names.extend(
-            name.to_str()
-                .and_then(|name| Some(name.strip_suffix(".json")?.to_owned())),
-        );
-    }
-    names.sort();
     let mut list = format!("- [Keys of JSON and of experiments]({JSON}/index.md)\n");
     let mut index = String::from(
         "# Keys of JSON and of experiments\n\nA page for each JSON Schema of `docs/schema`, which are made from the types that \
          serde writes and reads.\n\n",
     );
-    for name in names {
-        let text = read(&schemas.join(format!("{name}.json")))?;
+    let paths = files::below(&root.join("docs/schema"), "json", &[])?;
+    let names = paths.iter().filter_map(|path| path.file_stem()?.to_str());
+    for name in names.collect::<BTreeSet<_>>() {
+        let text = read(&root.join(format!("docs/schema/{name}.json")))?;
         let schema = serde_json::from_str(&text).with_context(|| format!("{name}: no JSON"))?;
         let page = folder.join(format!("{name}.md"));
-        fs::write(&page, schema::page(&name, &schema))
+        fs::write(&page, schema::page(name, &schema))
             .with_context(|| format!("cannot write {}", page.display()))?;
         let _ = writeln!(list, "  - [{name}]({JSON}/{name}.md)");
         let _ = writeln!(index, "- [{name}]({name}.md)");

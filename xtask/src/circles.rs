@@ -162,7 +162,6 @@ impl<'ast> Visit<'ast> for Imports {
 mod tests {
     use super::*;
 
-    /// Returns the faults of a crate with these files: names and texts.
     fn faults_of(files: &[(&str, &str)]) -> Vec<String> {
         let files = files.iter().map(|(name, text)| {
             let file = syn::parse_file(text).expect("Rust");

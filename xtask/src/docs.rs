@@ -5,23 +5,20 @@
 //! to other sites are not followed.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::Context;
+use crate::files;
 
 /// Longest page in lines; generated tables do not count.
 const PAGE_LINES: usize = 300;
 /// Longest line of prose in characters. Tables and code may be longer.
 const LINE_CHARS: usize = 120;
-/// Pages with a limit of their own: name, lines, bytes.
 const SHORT_PAGES: [(&str, usize, usize); 2] =
     [("README.md", 120, 8_000), ("ARCHITECTURE.md", 130, 10_000)];
 /// A list of all that changed, which is not read as a page.
 const CHANGELOG: &str = "CHANGELOG.md";
 
-/// The book's list of chapters.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// A link `[text](target)` or `![text](target)`, by the positions of its parts in the document.
@@ -32,12 +29,10 @@ pub(crate) struct Link {
     pub(crate) target: Range<usize>,
 }
 
-/// Returns the faults of the documents below `root`.
 pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut documents = BTreeMap::new();
     for path in documents_of(root)? {
-        let text = fs::read_to_string(root.join(&path))
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = files::read(&root.join(&path))?;
         documents.insert(path, text);
     }
     let mut faults = Vec::new();
@@ -57,7 +52,6 @@ pub(crate) fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Pages and lines that are too long.
 fn size_faults(path: &str, text: &str) -> Vec<String> {
     let short = SHORT_PAGES.iter().find(|(name, ..)| *name == path);
     let (most, bytes) = short.map_or((PAGE_LINES, usize::MAX), |(_, lines, bytes)| {
@@ -84,22 +78,11 @@ fn size_faults(path: &str, text: &str) -> Vec<String> {
 
 /// The documents at the top and below docs/, relative to `root`.
 pub(crate) fn documents_of(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![(PathBuf::new(), false), (PathBuf::from("docs"), true)];
-    while let Some((folder, is_deep)) = folders.pop() {
-        let shown = root.join(&folder);
-        let entries =
-            fs::read_dir(&shown).with_context(|| format!("cannot list {}", shown.display()))?;
-        for entry in entries {
-            let entry = entry.context("cannot list a folder")?;
-            let path = folder.join(entry.file_name());
-            if entry.path().is_dir() && is_deep {
-                folders.push((path, true));
-            } else if path.extension().is_some_and(|end| end == "md") {
-                found.push(path);
-            }
-        }
-    }
+    let mut paths = files::list(root)?;
+    paths.retain(|path| !path.is_dir() && path.extension().is_some_and(|end| end == "md"));
+    paths.extend(files::below(&root.join("docs"), "md", &[])?);
+    let relative = paths.iter().filter_map(|path| path.strip_prefix(root).ok());
+    let mut found: Vec<PathBuf> = relative.map(Path::to_owned).collect();
     found.sort();
     Ok(found)
 }
@@ -170,7 +153,6 @@ fn summary_faults(documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
     faults
 }
 
-/// Returns the links of a document, in their order.
 pub(crate) fn links(text: &str) -> Vec<Link> {
     let mut links = Vec::new();
     let mut at = 0;
@@ -211,7 +193,6 @@ fn opening(text: &str) -> Option<usize> {
     None
 }
 
-/// Returns the parts of a line between backticks.
 fn code_spans(line: &str) -> Vec<Range<usize>> {
     let ticks: Vec<usize> = line.match_indices('`').map(|(at, _)| at).collect();
     ticks.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
@@ -228,7 +209,6 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Returns the anchors of a document's headings.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let headings = lines(text).filter(|(line, is_text)| *is_text && line.starts_with('#'));
@@ -257,6 +237,7 @@ pub(crate) fn anchor(heading: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn check(files: &[(&str, &str)], wanted: &[&str]) {
         let root = tempfile::tempdir().unwrap();
@@ -314,22 +295,20 @@ mod tests {
     fn pages_and_lines_have_a_length() {
         let long = "x".repeat(LINE_CHARS + 1);
         let text = format!("# A\n{long}\n| {long} |\n\n    {long}\n\n```text\n{long}\n```\n");
-        assert_eq!(
-            size_faults("docs/a.md", &text),
-            ["docs/a.md:2: over 120 characters"]
-        );
+        let faults = size_faults("docs/a.md", &text);
+        assert_eq!(faults, ["docs/a.md:2: over 120 characters"]);
         let lines = |nr: usize| "a\n".repeat(nr);
-        assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES)).len(), 0);
-        assert_eq!(size_faults("docs/a.md", &lines(PAGE_LINES + 1)).len(), 1);
-        assert_eq!(size_faults("README.md", &lines(121)).len(), 1);
-        assert_eq!(
-            size_faults("README.md", &"a".repeat(119).repeat(80)).len(),
-            2
-        );
-        assert_eq!(
-            size_faults("docs/a.md", &("\n<!-- json -->\n".to_owned() + &lines(400))).len(),
-            0
-        );
+        let generated = "\n<!-- json -->\n".to_owned() + &lines(400);
+        for (path, text, nr_faults) in [
+            ("docs/a.md", lines(PAGE_LINES), 0),
+            ("docs/a.md", lines(PAGE_LINES + 1), 1),
+            ("README.md", lines(121), 1),
+            ("README.md", "a".repeat(119).repeat(80), 2),
+            ("docs/a.md", generated, 0),
+        ] {
+            let faults = size_faults(path, &text);
+            assert_eq!(faults.len(), nr_faults, "{path}: {faults:?}");
+        }
     }
 
     #[test]

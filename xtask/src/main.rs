@@ -3,7 +3,7 @@
 mod book;
 mod circles;
 mod docs;
-mod names;
+mod files;
 mod picture;
 mod suites;
 mod tally;

@@ -82,7 +82,6 @@ impl LevelArgs {
     }
 }
 
-/// The result of a suite, and its duration.
 struct Result {
     name: &'static str,
     tally: Tally,
@@ -157,14 +156,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let elapsed = results[0].elapsed + started.elapsed();
     let (text, success) = summary(results, elapsed);
     print!("{text}");
-    Ok(if success {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!success)))
 }
 
-/// Splits the suites into those of a lane, and the others.
 fn split(suites: Vec<Suite>, lane: Lane) -> (Vec<Suite>, Vec<Suite>) {
     suites.into_iter().partition(|suite| suite.lane == lane)
 }
@@ -226,12 +220,8 @@ impl Runner {
     }
 
     fn run(&self, suite: &Suite, terminal: &mut impl Write) -> anyhow::Result<Result> {
-        let _ = writeln!(
-            terminal,
-            "\n==> {}: {}",
-            suite.name,
-            suite.command.join(" ")
-        );
+        let (name, command) = (suite.name, suite.command.join(" "));
+        let _ = writeln!(terminal, "\n==> {name}: {command}");
         let started = Instant::now();
         let log = self.logs.join(format!("{}.log", suite.name));
         let (mut tally, output) = run_suite(&self.root, suite, &log, terminal)?;
@@ -251,9 +241,7 @@ impl Runner {
             lane: suite.lane,
         })
     }
-}
 
-impl Runner {
     /// Runs the suites of a queue, beside another worker. Each is shown when it has ended.
     fn empty(&self, queue: &Queue) -> anyhow::Result<Vec<Result>> {
         let mut results = Vec::new();
@@ -307,19 +295,14 @@ fn run_suite(
         Kind::Check => Tally::single(suite.name, status.success()),
         Kind::Tests => Tally::read(&output),
     };
+    let (name, minutes) = (suite.name, suite.minutes_max);
     // timeout(1) exits with 124, or with 137 after a kill.
     if matches!(status.code(), Some(124 | 137)) {
-        tally.fail(&format!(
-            "{}: stopped after {} minutes",
-            suite.name, suite.minutes_max
-        ));
+        tally.fail(&format!("{name}: stopped after {minutes} minutes"));
     } else if !status.success() && tally.failed == 0 {
-        tally.fail(&format!(
-            "{}: {status} (did it compile? see above)",
-            suite.name
-        ));
+        tally.fail(&format!("{name}: {status} (did it compile? see above)"));
     } else if status.success() && tally.is_empty() {
-        tally.fail(&format!("{}: it ran no test", suite.name));
+        tally.fail(&format!("{name}: it ran no test"));
     }
     Ok((tally, output))
 }
@@ -379,7 +362,6 @@ fn copy_lines(
     }
 }
 
-/// Returns the wall times of all measured tests.
 fn csv(results: &[Result]) -> String {
     let lines = results.iter().map(|result| result.times.csv(result.name));
     std::iter::once("suite,test,seconds\n".to_owned())
@@ -394,6 +376,7 @@ fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
     let slowest = times::slowest(results.iter().map(|result| (result.name, &result.times)));
     for result in results {
         let tally = result.tally;
+        let is_beside = result.lane == Lane::Computing;
         let _ = writeln!(
             text,
             "{:<11} {:>5} passed {:>4} failed {:>4} skipped {:>7}{}",
@@ -402,25 +385,14 @@ fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
             tally.failed,
             tally.skipped.len(),
             format!("{} s", result.elapsed.as_secs()),
-            if result.lane == Lane::Computing {
-                " beside others"
-            } else {
-                ""
-            }
+            if is_beside { " beside others" } else { "" }
         );
         total.add(tally);
     }
-    let minutes = elapsed.as_secs_f64() / 60.0;
-    let _ = writeln!(
-        text,
-        "All of it took {} s ({minutes:.1} min).",
-        elapsed.as_secs()
-    );
+    let (seconds, minutes) = (elapsed.as_secs(), elapsed.as_secs_f64() / 60.0);
+    let _ = writeln!(text, "All of it took {seconds} s ({minutes:.1} min).");
     if !slowest.is_empty() {
-        let _ = writeln!(
-            text,
-            "The slowest tests (target/test-logs/times.csv has all):"
-        );
+        text += "The slowest tests (target/test-logs/times.csv has all):\n";
     }
     for line in slowest {
         let _ = writeln!(text, "{line}");
@@ -431,24 +403,17 @@ fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
     for name in &total.again {
         let _ = writeln!(text, "AGAIN {name}");
     }
-    if !total.again.is_empty() {
-        let _ = writeln!(
-            text,
-            "{} flaky: passed only when tried again, and counted as passed",
-            total.again.len()
-        );
+    let flaky = total.again.len();
+    if flaky > 0 {
+        let passed = "passed only when tried again, and counted as passed";
+        let _ = writeln!(text, "{flaky} flaky: {passed}");
     }
     for failure in &total.failures {
         let _ = writeln!(text, "FAIL {failure}");
     }
-    let _ = writeln!(
-        text,
-        "{} passed, {} failed, {} skipped",
-        total.passed,
-        total.failed,
-        total.skipped.len()
-    );
-    (text, total.failed == 0)
+    let (passed, failed, skipped) = (total.passed, total.failed, total.skipped.len());
+    let _ = writeln!(text, "{passed} passed, {failed} failed, {skipped} skipped");
+    (text, failed == 0)
 }
 
 #[cfg(test)]

@@ -7,14 +7,13 @@
 //!   is one word;
 //! - examples of documentation are in a language that rustdoc does not run, since no suite runs rustdoc;
 //! - a file has at most [`LINES_MAX`] lines and starts with a description of its purpose;
-//! - no files of a crate import each other ([`circles`]), and no public type has the name of another ([`crate::names`]);
+//! - no files of a crate import each other ([`circles`]), and no public type has the name of another;
 //! - lines, files beside each other and public items of a crate have limits ([`crate::weight`]);
 //! - links of documents lead to existing places, and the book has every document of docs/ ([`crate::docs`]);
 //! - nothing unfinished (`todo!`, `unimplemented!`) or left over (`dbg!`) is committed.
 //!
 //! Function lengths are clippy's `too_many_lines`, set in the `clippy.toml` files.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -22,14 +21,13 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use crate::circles;
-use crate::names::PublicTypes;
+use crate::files;
 use crate::picture::{CRATES, CrateRule};
 use crate::weight::Weight;
 
 /// A longer file has two subjects.
 const LINES_MAX: usize = 600;
 
-/// Words that begin part of a sentence.
 const FRAGMENTS: &[&str] = &[
     "What", "Who", "Whose", "Whom", "How", "Of", "By", "Where", "Which", "That", "Likewise",
     "Says", "Tells", "Told",
@@ -49,7 +47,6 @@ const NOT_HERE: &[&str] = &[
     concat!("the ", "seeds"),
 ];
 
-/// The part of `cargo metadata` that is checked.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -73,7 +70,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let metadata = metadata(root)?;
     let mut faults = picture_faults(&metadata);
     faults.extend(crate::docs::faults(root)?);
-    let (mut types, mut weight) = (PublicTypes::default(), Weight::default());
+    let mut weight = Weight::default();
     let mut nr_files = 0;
     for package in &metadata.packages {
         let directory = package
@@ -81,24 +78,21 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             .parent()
             .context("a manifest lies in a directory")?;
         let unsafe_under = find_rule(&package.name).and_then(|crate_rule| crate_rule.unsafe_under);
-        let mut files = Vec::new();
-        for path in rust_files(directory)? {
-            let source = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+        let mut parsed = Vec::new();
+        for path in files::below(directory, "rs", &["target", "cache"])? {
+            let source = files::read(&path)?;
             let shown = path.strip_prefix(root).unwrap_or(&path);
             let shown = shown.display().to_string();
             let may_be_unsafe = unsafe_under.is_some_and(|p| path.starts_with(directory.join(p)));
             faults.extend(file_faults(&shown, &source, may_be_unsafe));
             let file = syn::parse_file(&source).with_context(|| format!("cannot parse {shown}"))?;
-            types.add(&shown, &file);
             weight.add(&package.name, &shown, &source, &file);
-            files.push((path, file));
+            parsed.push((path, file));
         }
-        nr_files += files.len();
+        nr_files += parsed.len();
         let source = directory.join("src");
-        faults.extend(circles::faults(&package.name, &source, &files));
+        faults.extend(circles::faults(&package.name, &source, &parsed));
     }
-    faults.extend(types.faults());
     faults.extend(weight.faults());
     for fault in &faults {
         println!("{fault}");
@@ -119,10 +113,8 @@ fn metadata(root: &Path) -> anyhow::Result<Metadata> {
         .output()
         .context("cannot run cargo metadata")?;
     if !output.status.success() {
-        bail!(
-            "cargo metadata failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("cargo metadata failed: {}", errors.trim());
     }
     serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata printed")
 }
@@ -131,7 +123,6 @@ fn find_rule(name: &str) -> Option<&'static CrateRule> {
     CRATES.iter().find(|crate_rule| crate_rule.name == name)
 }
 
-/// Returns the imports that the picture does not allow.
 fn picture_faults(metadata: &Metadata) -> Vec<String> {
     let mut faults = Vec::new();
     for package in &metadata.packages {
@@ -144,30 +135,26 @@ fn picture_faults(metadata: &Metadata) -> Vec<String> {
             continue;
         };
         for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
-            if !crate_rule.may_import.contains(&dependency.name.as_str()) {
-                faults.push(format!(
-                    "{}: imports {}, which the picture in ARCHITECTURE.md does not allow",
-                    package.name, dependency.name
-                ));
+            let import = &dependency.name;
+            if !crate_rule.imports().any(|name| name == *import) {
+                let fault = "which the picture in ARCHITECTURE.md does not allow";
+                faults.push(format!("{}: imports {import}, {fault}", package.name));
             }
         }
     }
     faults
 }
 
-/// Returns the faults of one file.
 fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
     let mut faults = Vec::new();
     let nr_lines = source.lines().count();
     if nr_lines > LINES_MAX {
-        faults.push(format!(
-            "{path}: {nr_lines} lines; at most {LINES_MAX}, split it by subject"
-        ));
+        let most = format!("at most {LINES_MAX}, split it by subject");
+        faults.push(format!("{path}: {nr_lines} lines; {most}"));
     }
     if !source.starts_with("//!") {
-        faults.push(format!(
-            "{path}:1: does not open with `//!`: say what the file is for"
-        ));
+        let fault = "does not open with `//!`: say what the file is for";
+        faults.push(format!("{path}:1: {fault}"));
     }
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     for (number, line) in source.lines().enumerate() {
@@ -185,13 +172,9 @@ fn file_faults(path: &str, source: &str, may_be_unsafe: bool) -> Vec<String> {
         if let Some(fault) = fault {
             faults.push(format!("{at}: {fault}"));
         }
-        for word in UNFINISHED {
-            if code.contains(word) {
-                faults.push(format!(
-                    "{at}: `{}` is not to be committed",
-                    &word[..word.len() - 1]
-                ));
-            }
+        for word in UNFINISHED.iter().filter(|word| code.contains(**word)) {
+            let word = word.trim_end_matches('(');
+            faults.push(format!("{at}: `{word}` is not to be committed"));
         }
     }
     faults
@@ -208,7 +191,6 @@ fn fragment_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     )
 }
 
-/// Returns the fault of the documentation at a line, or of its absence.
 fn doc_fault(lines: &[&str], number: usize) -> Option<&'static str> {
     let line = lines[number];
     let before = &lines[..number];
@@ -284,63 +266,30 @@ fn has_word(code: &str, word: &str) -> bool {
         || words.last() == Some(&word)
 }
 
-/// Returns every `.rs` file under a crate, except generated ones.
-fn rust_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut pending = vec![directory.to_owned()];
-    while let Some(directory) = pending.pop() {
-        let entries = fs::read_dir(&directory)
-            .with_context(|| format!("cannot list {}", directory.display()))?;
-        for entry in entries {
-            let path = entry
-                .with_context(|| format!("cannot list {}", directory.display()))?
-                .path();
-            if path.is_dir() {
-                let name = path.file_name().unwrap_or_default();
-                if name != "target" && name != "cache" {
-                    pending.push(path);
-                }
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check_file(source: &str, faults: &[&str]) {
-        assert_eq!(file_faults("f.rs", source, false), faults, "{source}");
-    }
-
     fn package(name: &str, imports: &[&str]) -> Metadata {
-        let dependencies = imports
-            .iter()
-            .map(|name| Dependency {
-                name: (*name).to_owned(),
-                path: name.starts_with("isotherm").then(PathBuf::new),
-            })
-            .collect();
+        let dependencies = imports.iter().map(|name| Dependency {
+            name: (*name).to_owned(),
+            path: name.starts_with("isotherm").then(PathBuf::new),
+        });
+        let package = Package {
+            name: name.to_owned(),
+            manifest_path: PathBuf::new(),
+            dependencies: dependencies.collect(),
+        };
         Metadata {
-            packages: vec![Package {
-                name: name.to_owned(),
-                manifest_path: PathBuf::new(),
-                dependencies,
-            }],
+            packages: vec![package],
         }
     }
 
     #[test]
     fn imports_against_the_picture_are_faults() {
         let faults = |name, imports: &[&str]| picture_faults(&package(name, imports));
-        assert_eq!(
-            faults("isotherm-record", &["isotherm-engine", "serde"]).len(),
-            0
-        );
+        let permitted = faults("isotherm-record", &["isotherm-engine", "serde"]);
+        assert_eq!(permitted.len(), 0);
         assert_eq!(
             faults("isotherm-record", &["isotherm-linux"]),
             [
@@ -353,94 +302,82 @@ mod tests {
 
     #[test]
     fn the_picture_has_no_circle() {
-        // Each crate_rule imports only rooms above it in the table.
+        // Each crate imports only crates above it in the table.
         for (index, crate_rule) in CRATES.iter().enumerate() {
-            for import in crate_rule.may_import {
-                assert!(
-                    CRATES[..index].iter().any(|above| above.name == *import),
-                    "{} imports {import}",
-                    crate_rule.name
-                );
+            for import in crate_rule.imports() {
+                let is_above = CRATES[..index].iter().any(|above| above.name == import);
+                assert!(is_above, "{} imports {import}", crate_rule.name);
             }
         }
     }
 
     #[test]
-    fn a_file_says_what_it_is_for() {
-        check_file("//! For.\nfn a() {}\n", &[]);
-        check_file(
-            "fn a() {}\n",
-            &["f.rs:1: does not open with `//!`: say what the file is for"],
+    fn a_file_says_what_it_is_for_and_ends_at_six_hundred_lines() {
+        let check = |source: &str, faults: &[&str]| {
+            assert_eq!(file_faults("f.rs", source, false), faults, "{source}");
+        };
+        check("//! For.\nfn a() {}\n", &[]);
+        let fault = "f.rs:1: does not open with `//!`: say what the file is for";
+        check("fn a() {}\n", &[fault]);
+        let just = format!("//! For.\n{}", "a\n".repeat(LINES_MAX - 1));
+        check(&just, &[]);
+        let fault = "f.rs: 601 lines; at most 600, split it by subject";
+        check(&format!("{just}a\n"), &[fault]);
+    }
+
+    #[test]
+    fn faults_of_a_line_are_found() {
+        let undocumented = "a public item without documentation";
+        let one_word = "one word says no more than a name: a sentence, or none";
+        let fragment = "a comment is a sentence, or a noun phrase that names the thing: it does not begin with a \
+                        relative clause";
+        let example = "no suite runs examples of comments: make it a test, and the block ```text";
+        let unfinished = format!("fn a() {{ {}) }}", UNFINISHED[0]);
+        let elsewhere = format!("// See {}.", NOT_HERE[0]);
+        let not_here = format!(
+            "`{}` is not in the repository; see docs/reference/references.md",
+            NOT_HERE[0]
         );
-    }
-
-    #[test]
-    fn items_are_documented_and_names_not_repeated() {
-        let fault = "f.rs:2: a public item without documentation";
-        check_file("//! For.\npub fn a() {}\n", &[fault]);
-        check_file("//! For.\npub const fn a() {}\n", &[fault]);
-        let derived = "//! For.\n/// An a.\n#[derive(Debug)]\n#[error(\n    \"b\"\n)]\npub struct A {\n    pub b: u8,\n}\n";
-        check_file(derived, &[]);
-        check_file("//! For.\npub(crate) fn a() {}\npub use b;\n", &[]);
-        let fault = "f.rs:2: one word says no more than a name: a sentence, or none";
-        check_file("//! For.\n/// Whose.\npub a: u8,\n", &[fault]);
-        check_file("//! For.\n/// As long as a\n/// b.\npub a: u8,\n", &[]);
-    }
-
-    #[test]
-    fn comments_do_not_begin_with_part_of_a_sentence() {
-        let fault = "f.rs:2: a comment is a sentence, or a noun phrase that names the thing: it does not begin with a \
-                     relative clause";
-        check_file("//! For.\n    /// What it is.\n    a: u8,\n", &[fault]);
-        check_file(
-            "//! For.\n/// The thing,\n/// Whose name it is.\nfn a() {}\n",
-            &[],
-        );
-    }
-
-    #[test]
-    fn examples_that_nothing_runs_are_found() {
-        check_file("//! For.\n//! ```text\n//! a\n//! ```\n", &[]);
-        let fault =
-            "f.rs:2: no suite runs examples of comments: make it a test, and the block ```text";
-        check_file("//! For.\n/// ```\n/// a();\n/// ```\n", &[fault]);
+        let derived = "/// An a.\n#[derive(Debug)]\n#[error(\n    \"b\"\n)]\npub struct A {\n    pub b: u8,\n}";
+        for (lines, fault) in [
+            ("pub fn a() {}", undocumented),
+            ("pub const fn a() {}", undocumented),
+            (derived, ""),
+            ("pub(crate) fn a() {}\npub use b;", ""),
+            ("/// Whose.\npub a: u8,", one_word),
+            ("/// As long as a\n/// b.\npub a: u8,", ""),
+            ("    /// What it is.\n    a: u8,", fragment),
+            ("/// The thing,\n/// Whose name it is.\nfn a() {}", ""),
+            ("//! ```text\n//! a\n//! ```", ""),
+            ("/// ```\n/// a();\n/// ```", example),
+            (&unfinished, "`todo!` is not to be committed"),
+            (&elsewhere, &not_here),
+        ] {
+            let found = file_faults("f.rs", &format!("//! For.\n{lines}\n"), false);
+            let wanted = (!fault.is_empty()).then(|| format!("f.rs:2: {fault}"));
+            assert_eq!(found.first(), wanted.as_ref(), "{lines}");
+            assert!(found.len() < 2, "{lines}: {found:?}");
+        }
     }
 
     #[test]
     fn unsafe_is_found_as_code_only() {
-        let fault = &["f.rs:2: unsafe code belongs to crates/linux"];
-        check_file("//! For.\nlet x = unsafe { *p };\n", fault);
-        check_file("//! For.\nlet x = f(unsafe { *p });\n", fault);
-        check_file("//! For.\nunsafe fn a() {}\n", fault);
-        check_file("//! For.\nlet x = unsafe\n", fault);
-        check_file("//! For.\n#![forbid(unsafe_code)]\n// unsafe {\n", &[]);
-        check_file("//! For.\nlet s = \"an unsafe speed\";\n", &[]);
-        assert!(file_faults("f.rs", "//! For.\nunsafe { a() }\n", true).is_empty());
-    }
-
-    #[test]
-    fn unfinished_work_is_found() {
-        let line = format!("//! For.\nfn a() {{ {}) }}\n", UNFINISHED[0]);
-        check_file(&line, &["f.rs:2: `todo!` is not to be committed"]);
-    }
-
-    #[test]
-    fn documents_that_are_not_here_are_found() {
-        let line = format!("//! For.\n// See {}.\n", NOT_HERE[0]);
-        let fault = format!(
-            "f.rs:2: `{}` is not in the repository; see docs/reference/references.md",
-            NOT_HERE[0]
-        );
-        check_file(&line, &[&fault]);
-    }
-
-    #[test]
-    fn a_file_ends_at_six_hundred_lines() {
-        let just = format!("//! For.\n{}", "a\n".repeat(LINES_MAX - 1));
-        check_file(&just, &[]);
-        check_file(
-            &format!("{just}a\n"),
-            &["f.rs: 601 lines; at most 600, split it by subject"],
-        );
+        // Each text begins with a comment, so that this file does not match.
+        for text in [
+            "//! For.\nlet x = unsafe { *p };",
+            "//! For.\nlet x = f(unsafe { *p });",
+            "//! For.\nunsafe fn a() {}",
+            "//! For.\nlet x = unsafe",
+        ] {
+            let fault = "f.rs:2: unsafe code belongs to crates/linux";
+            assert_eq!(file_faults("f.rs", text, false), [fault], "{text}");
+            assert!(file_faults("f.rs", text, true).is_empty(), "{text}");
+        }
+        for text in [
+            "//! For.\n#![forbid(unsafe_code)]\n// unsafe {",
+            "//! For.\nlet s = \"an unsafe speed\";",
+        ] {
+            assert!(file_faults("f.rs", text, false).is_empty(), "{text}");
+        }
     }
 }

@@ -1,24 +1,23 @@
-//! Weight of the workspace: lines, files beside each other, and public items of a crate.
+//! Weight of the workspace: lines, files beside each other, and public items of a crate. No name of a public type occurs
+//! twice in the workspace, so that a reader knows which is meant.
 //!
 //! Each limit falls when the workspace gets lighter. None rises: new code is paid for by what it replaces.
 
 use std::collections::BTreeMap;
 
-use syn::{File, Item, Visibility};
+use syn::{File, Ident, Item, Visibility};
 
-/// Lines of Rust in the workspace.
 const LINES_MAX: usize = 177_200;
-/// Files beside each other in a folder.
 const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.
 const PUBLIC_MAX: usize = 150;
 
-/// Sums over the files added so far.
 #[derive(Default)]
 pub(crate) struct Weight {
     lines: usize,
     files: BTreeMap<String, usize>,
     public: BTreeMap<String, usize>,
+    types: BTreeMap<String, Vec<String>>,
 }
 
 impl Weight {
@@ -28,15 +27,28 @@ impl Weight {
         self.lines += source.lines().count();
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         *self.files.entry(folder.to_owned()).or_default() += 1;
-        if path.contains("/src/") && !path.contains("/tests") && !path.ends_with("/fuzz.rs") {
-            let nr = file.items.iter().filter(|item| is_public(item)).count();
-            *self.public.entry(package.to_owned()).or_default() += nr;
+        if !path.contains("/src/") || path.contains("/tests") {
+            return;
+        }
+        for (name, is_type) in file.items.iter().filter_map(public_name) {
+            if !path.ends_with("/fuzz.rs") {
+                *self.public.entry(package.to_owned()).or_default() += 1;
+            }
+            if is_type {
+                let paths = self.types.entry(name.to_string()).or_default();
+                paths.push(path.to_owned());
+            }
         }
     }
 
-    /// Returns a fault for each limit that is exceeded.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
+        for (name, paths) in self.types.iter().filter(|(_, paths)| paths.len() > 1) {
+            let paths = paths.join(" and ");
+            faults.push(format!(
+                "{name}: a public type in {paths}; a name occurs once"
+            ));
+        }
         if self.lines > LINES_MAX {
             faults.push(format!(
                 "{} lines of Rust; at most {LINES_MAX}: take away as much as you add",
@@ -56,7 +68,6 @@ impl Weight {
         faults
     }
 
-    /// Describes the weight in a line.
     pub(crate) fn summary(&self) -> String {
         let most = self.public.iter().max_by_key(|(_, nr)| **nr);
         let most = most.map_or_else(String::new, |(package, nr)| {
@@ -66,19 +77,20 @@ impl Weight {
     }
 }
 
-fn is_public(item: &Item) -> bool {
-    let visibility = match item {
-        Item::Struct(of) => &of.vis,
-        Item::Enum(of) => &of.vis,
-        Item::Union(of) => &of.vis,
-        Item::Trait(of) => &of.vis,
-        Item::Type(of) => &of.vis,
-        Item::Fn(of) => &of.vis,
-        Item::Const(of) => &of.vis,
-        Item::Static(of) => &of.vis,
-        _ => return false,
+/// Returns the name of an item that is visible outside of its crate, and whether it is a type.
+fn public_name(item: &Item) -> Option<(&Ident, bool)> {
+    let (visibility, name, is_type) = match item {
+        Item::Struct(of) => (&of.vis, &of.ident, true),
+        Item::Enum(of) => (&of.vis, &of.ident, true),
+        Item::Union(of) => (&of.vis, &of.ident, true),
+        Item::Trait(of) => (&of.vis, &of.ident, true),
+        Item::Type(of) => (&of.vis, &of.ident, true),
+        Item::Fn(of) => (&of.vis, &of.sig.ident, false),
+        Item::Const(of) => (&of.vis, &of.ident, false),
+        Item::Static(of) => (&of.vis, &of.ident, false),
+        _ => return None,
     };
-    matches!(visibility, Visibility::Public(_))
+    matches!(visibility, Visibility::Public(_)).then_some((name, is_type))
 }
 
 #[cfg(test)]
@@ -97,10 +109,16 @@ mod tests {
             "6 lines of Rust, at most 2 public items a crate (a)"
         );
         assert!(weight.faults().is_empty());
+        let file = syn::parse_file("pub trait B {}\npub const C: u8 = 0;\n").expect("Rust");
+        weight.add("b", "lab/b/src/lib.rs", source, &file);
+        assert!(weight.faults().is_empty());
+        weight.add("b", "lab/b/src/a.rs", source, &file);
+        assert_eq!(weight.faults().len(), 1);
+        let file = syn::parse_file("pub const C: u8 = 0;\npub const D: u8 = 0;\n").expect("Rust");
         for nr in 0..PUBLIC_MAX / 2 {
             weight.add("a", &format!("crates/a/src/{nr}.rs"), source, &file);
         }
         weight.lines = LINES_MAX + 1;
-        assert_eq!(weight.faults().len(), 3);
+        assert_eq!(weight.faults().len(), 4);
     }
 }

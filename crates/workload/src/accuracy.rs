@@ -112,7 +112,6 @@ impl RangeSet {
     }
 }
 
-/// One episode, with its ranges indexed.
 struct Phase {
     start: Nanos,
     end: Nanos,
@@ -237,30 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn a_perfect_monitor_is_perfect() {
+    fn claims_are_compared_with_the_truth() {
         check("..##..", "004400", "100 100 100 100");
         check("..##..", "001100", "100 100 100 100");
-    }
-
-    #[test]
-    fn a_blind_monitor_finds_nothing() {
+        // A blind monitor finds nothing.
         check("..##..", "000000", "- 0 - 0");
         check("..##..", "??????", "- 0 - 0");
         check("..##..", "      ", "- 0 - 0");
-    }
-
-    #[test]
-    fn one_region_over_all_is_right_by_chance_only() {
+        // One region over all is right by chance only.
         check(".##.....", "44444444", "25 100 25 100");
-    }
-
-    #[test]
-    fn memory_that_is_not_the_workloads_is_not_scored() {
+        // Memory that is not the workload's is not scored.
         check("  ##.. ", "4444004", "100 100 100 100");
-    }
-
-    #[test]
-    fn warm_memory_is_judged_at_the_higher_threshold_only() {
+        // Warm memory counts at the higher threshold only.
         check("##++", "4411", "100 100 50 100");
         check("##++", "4400", "100 100 100 100");
     }

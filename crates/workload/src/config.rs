@@ -141,20 +141,16 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, WorkloadParseError> {
         let mut paragraphs = paragraphs(text)?.into_iter();
         let end = text.lines().count().max(1);
-        let regions = regions(
-            &paragraphs
-                .next()
-                .ok_or_else(|| error(end, "the end of the file", REGION))?,
-        )?;
+        let first = paragraphs.next();
+        let first = first.ok_or_else(|| error(end, "the end of the file", REGION))?;
+        let regions = regions(&first)?;
         let phases: Vec<Phase> = paragraphs
             .map(|lines| phase(&lines, &regions))
             .collect::<Result<_, _>>()?;
         if phases.is_empty() {
-            return Err(error(
-                end,
-                "the end of the file",
-                "an empty line and then a phase: its name, its duration in ms, its patterns",
-            ));
+            let expected =
+                "an empty line and then a phase: its name, its duration in ms, its patterns";
+            return Err(error(end, "the end of the file", expected));
         }
         Ok(Self { regions, phases })
     }
@@ -202,11 +198,8 @@ fn paragraphs(text: &str) -> Result<Vec<Vec<Line<'_>>>, WorkloadParseError> {
     let mut all = vec![Vec::new()];
     for (index, line) in text.lines().enumerate() {
         if index == MAX_LINES {
-            return Err(error(
-                index + 1,
-                "more lines",
-                format!("at most {MAX_LINES} lines"),
-            ));
+            let expected = format!("at most {MAX_LINES} lines");
+            return Err(error(index + 1, "more lines", expected));
         }
         let line = line.trim();
         if line.is_empty() {
@@ -236,11 +229,8 @@ fn regions(lines: &[Line<'_>]) -> Result<Vec<Region>, WorkloadParseError> {
                 error(number, quoted(fields[1]), expected)
             })?;
         if regions.iter().any(|region| region.name == fields[0]) {
-            return Err(error(
-                number,
-                format!("a second region {}", quoted(fields[0])),
-                "another name",
-            ));
+            let found = format!("a second region {}", quoted(fields[0]));
+            return Err(error(number, found, "another name"));
         }
         regions.push(Region {
             name: fields[0].to_owned(),
@@ -256,36 +246,33 @@ fn regions(lines: &[Line<'_>]) -> Result<Vec<Region>, WorkloadParseError> {
 
 fn phase(lines: &[Line<'_>], regions: &[Region]) -> Result<Phase, WorkloadParseError> {
     let (first, name) = lines[0];
+    let shown = quoted(name);
     let Some(&(number, duration)) = lines.get(1) else {
-        return Err(error(
-            first,
-            format!("nothing after the phase's name {}", quoted(name)),
-            "its duration in milliseconds on the next line",
-        ));
+        let found = format!("nothing after the phase's name {shown}");
+        let expected = "its duration in milliseconds on the next line";
+        return Err(error(first, found, expected));
     };
     let duration_ms = duration
         .parse()
         .ok()
         .filter(|ms| (1..=MAX_DURATION_MS).contains(ms))
         .ok_or_else(|| {
-            error(
-                number,
-                quoted(duration),
-                format!(
-                    "the duration of phase {} in milliseconds, from 1 to {MAX_DURATION_MS} (a day)",
-                    quoted(name)
-                ),
-            )
+            let expected = format!(
+                "the duration of phase {shown} in milliseconds, from 1 to {MAX_DURATION_MS} (a day)"
+            );
+            error(number, quoted(duration), expected)
         })?;
     let patterns: Vec<WorkloadPattern> = lines[2..]
         .iter()
         .map(|&line| pattern(line, regions))
         .collect::<Result<_, _>>()?;
     if patterns.is_empty() {
+        let last = lines.last().map_or(number, |line| line.0);
+        let expected = format!("{PATTERN}; with probability 0 for a phase that is idle");
         return Err(error(
-            lines.last().map_or(number, |line| line.0),
-            format!("no pattern in phase {}", quoted(name)),
-            format!("{PATTERN}; with probability 0 for a phase that is idle"),
+            last,
+            format!("no pattern in phase {shown}"),
+            expected,
         ));
     }
     Ok(Phase {
@@ -372,24 +359,19 @@ fn scatter(number: usize, words: &str, region: &Region) -> Result<Scatter, Workl
         }
     }
     let hot = hot.ok_or_else(|| {
-        error(
-            number,
-            quoted(words),
-            "`hot=` with a share (`10%`) or a size (`200M`)",
-        )
+        let expected = "`hot=` with a share (`10%`) or a size (`200M`)";
+        error(number, quoted(words), expected)
     })?;
     let pieces = hot.div_ceil(piece);
     let slots = region.size / piece;
     if pieces > slots || pieces > MAX_PIECES {
-        return Err(error(
-            number,
-            format!("{pieces} hot pieces of {piece} bytes"),
-            format!(
-                "at most {} (region `{}` holds {slots}); a larger `piece=` or less `hot=`",
-                slots.min(MAX_PIECES),
-                region.name
-            ),
-        ));
+        let expected = format!(
+            "at most {} (region `{}` holds {slots}); a larger `piece=` or less `hot=`",
+            slots.min(MAX_PIECES),
+            region.name
+        );
+        let found = format!("{pieces} hot pieces of {piece} bytes");
+        return Err(error(number, found, expected));
     }
     Ok(Scatter {
         pieces,

@@ -39,7 +39,6 @@ const RUN: u64 = 64;
 const RUNS_PER_CHECK: u64 = 64;
 /// Interval at which an idle phase checks whether it is over.
 const IDLE_CHECK: Duration = Duration::from_millis(10);
-/// Interval of progress events.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Backing of regions by huge pages.
@@ -286,11 +285,9 @@ fn run_phase(
     Ok((crew.operations(), crew.begun.elapsed()))
 }
 
-/// State that the threads of a phase share.
 struct Crew<'a> {
     begun: Instant,
     duration: Duration,
-    /// Accesses made, by thread.
     counts: Vec<AtomicU64>,
     failed: AtomicBool,
     stop: &'a AtomicBool,
@@ -333,8 +330,8 @@ impl Crew<'_> {
     }
 }
 
-/// The record's clock.
-fn now() -> Nanos {
+/// Returns the nanoseconds since the Unix epoch, the record's clock.
+pub fn now() -> Nanos {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()

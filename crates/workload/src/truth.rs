@@ -147,52 +147,20 @@ pub fn read(mut input: impl BufRead) -> Result<Vec<Episode>, TruthError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Heat;
 
-    fn sample() -> Vec<u8> {
-        let mut out = Vec::new();
-        let time_ns = Nanos(1_800_000_000_000_000_001);
-        let range = AddressRange::new(0x7f00_0000_0000, 0x7f00_0000_2000);
-        let heat = Heat {
-            range,
-            probability: 1.0,
-        };
-        let lines = [
-            Line::Ready {
-                time_ns,
-                pid: 7,
-                seed: 1,
-                regions: vec![RegionPlace {
-                    name: "a".into(),
-                    range,
-                }],
-            },
-            Line::Start {
-                time_ns,
-                phase: "p".into(),
-                round: 0,
-                temperature: Temperature {
-                    hot: vec![heat],
-                    ..Temperature::default()
-                },
-            },
-            Line::End {
-                time_ns,
-                phase: "p".into(),
-                round: 0,
-                operations: 5,
-                interrupted: false,
-            },
-        ];
-        for line in &lines {
-            write(&mut out, line).expect("memory can be written");
-        }
-        out
-    }
+    const SAMPLE: &str = r#"{"event":"ready","time_ns":1800000000000000001,"pid":7,"seed":1,"regions":[{"name":"a","start":139637976727552,"end":139637976735744}]}
+{"event":"start","time_ns":1800000000000000001,"phase":"p","round":0,"hot":[{"start":139637976727552,"end":139637976735744,"probability":1.0}],"warm":[],"cold":[]}
+{"event":"end","time_ns":1800000000000000001,"phase":"p","round":0,"operations":5,"interrupted":false}
+"#;
 
     #[test]
     fn what_is_written_is_read_back_whole() {
-        let episodes = read(sample().as_slice()).expect("a valid file");
+        let mut written = Vec::new();
+        for line in SAMPLE.lines() {
+            let line: Line = serde_json::from_str(line).expect("a line");
+            write(&mut written, &line).expect("memory can be written");
+        }
+        let episodes = read(written.as_slice()).expect("a valid file");
         assert_eq!(episodes.len(), 1);
         assert_eq!(episodes[0].start, Nanos(1_800_000_000_000_000_001));
         assert_eq!(episodes[0].operations, 5);
@@ -201,9 +169,8 @@ mod tests {
 
     #[test]
     fn a_file_cut_anywhere_is_read_up_to_its_last_whole_line() {
-        let whole = sample();
-        for cut in 0..whole.len() {
-            let episodes = read(&whole[..cut]).expect("a cut file is no error");
+        for cut in 0..SAMPLE.len() {
+            let episodes = read(&SAMPLE.as_bytes()[..cut]).expect("a cut file is no error");
             assert!(
                 episodes.iter().all(|episode| episode.end.is_none()),
                 "cut at {cut}"

@@ -14,7 +14,6 @@ use isotherm_engine::{
 
 const REGION: u64 = 1024 * PAGE_SIZE;
 
-/// An engine, and the answers to its last samples.
 struct Run {
     engine: Engine,
     touches: Vec<Touch>,

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot};
 use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Destination, Filter, FilterKind, Frequency, SchemeEngine,
     SystemFacts,
@@ -20,22 +20,18 @@ fn memory() -> Snapshot {
     let region = |index: u64| {
         let nr_accesses = [20.0, 3.0].get((index % 10) as usize).copied();
         let age = (index * 7919 % 1000) as u32;
+        let range = AddressRange::new(index * REGION, (index + 1) * REGION);
         RegionSnapshot {
-            range: AddressRange::new(index * REGION, (index + 1) * REGION),
-            nr_accesses: nr_accesses.or(Some(0.0)),
             age,
             age_ns: Nanos(u64::from(age) * INTERVAL.0),
-            memory: None,
+            ..RegionSnapshot::new(range, nr_accesses.or(Some(0.0)))
         }
     };
     Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
-        target: TargetId(0),
-        start: Nanos(0),
         end: INTERVAL,
         nr_samples: 20,
         regions: (0..NR_REGIONS).map(region).collect(),
+        ..Snapshot::default()
     }
 }
 

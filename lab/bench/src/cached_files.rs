@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use isotherm_engine::page_cache::CachedBytes;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -39,17 +39,14 @@ while True:
             os.preadv(file, [piece[:end - at]], at)
 ";
 
-/// The running program.
 pub(super) struct CachedFiles {
-    // It ends before its files are removed.
-    reader: Guarded,
     folder: TempDir,
     size: u64,
 }
 
 impl CachedFiles {
-    /// Starts the program and waits until its files are written.
-    pub(super) fn start(context: &BenchContext) -> anyhow::Result<Self> {
+    /// Starts the program and waits until its files are written. It must end before they are removed.
+    pub(super) fn start(context: &BenchContext) -> Result<(Guarded, Self)> {
         let size = if context.quick { 32 * MIB } else { 256 * MIB };
         // The files are beside the build: the directory for temporary files may be in memory.
         let folder = tempfile::tempdir_in(context.root.join("target")).context("no folder")?;
@@ -61,19 +58,7 @@ impl CachedFiles {
         }
         let mut reader = Guarded::spawn(context, command.stdout(Stdio::piped()))?;
         reader.ready()?;
-        Ok(Self {
-            reader,
-            folder,
-            size,
-        })
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        self.reader.id()
-    }
-
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
-        self.reader.check_running()
+        Ok((reader, Self { folder, size }))
     }
 
     /// Compares the record's bytes of the files with those that were read.
@@ -81,7 +66,7 @@ impl CachedFiles {
         &self,
         context: &BenchContext,
         record: &Path,
-    ) -> anyhow::Result<(Table, Vec<Value>)> {
+    ) -> Result<(Table, Vec<Value>)> {
         let mut command = Command::new(&context.isotherm);
         command.args(["report", "machine", "--json"]).arg(record);
         let report = Guarded::json(context, &mut command, REPORT_LIMIT)?;
@@ -90,7 +75,7 @@ impl CachedFiles {
             .context("the record has no page cache; `isotherm doctor` says why")?;
         let mut table = Table::new(
             "MiB of each file in the last look, by what was read again and again",
-            &["file", "read", "reported as touched", "idle", "unknown"],
+            "file | read | reported as touched | idle | unknown",
         );
         let mut data = Vec::new();
         for (name, part) in PARTS {

@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::json;
 
@@ -84,16 +84,10 @@ struct Row {
     interval_s: f64,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let mut table = Table::new(
         "the default monitor at 1 % of a CPU",
-        &[
-            "case",
-            "CPU %",
-            "CPU s until then",
-            "peak RSS MiB",
-            "interval s",
-        ],
+        "case | CPU % | CPU s until then | peak RSS MiB | interval s",
     );
     let mut rows = Vec::new();
     for (case, program) in CASES {
@@ -112,13 +106,10 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             rows.push(row);
         }
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!({ "rows": rows }),
-    })
+    Ok(BenchOutcome::Done(vec![table], json!({ "rows": rows })))
 }
 
-fn measure(context: &BenchContext, case: &'static str, program: &str) -> anyhow::Result<Row> {
+fn measure(context: &BenchContext, case: &'static str, program: &str) -> Result<Row> {
     let mut command = Command::new("python3");
     command.args(["-c", program]).stdout(Stdio::piped());
     let mut target = Guarded::spawn(context, &mut command)?;
@@ -126,13 +117,9 @@ fn measure(context: &BenchContext, case: &'static str, program: &str) -> anyhow:
     let mut command = Command::new(&context.isotherm);
     let seconds = (SETTLED + MEASURED).as_secs() + 2;
     command
-        .args(["record", "--json", "--children", "--pid"])
-        .args([
-            &target.id().to_string(),
-            "--duration",
-            &format!("{seconds}s"),
-            "-o",
-        ])
+        .args(["record", "--json", "--children"])
+        .args(["--pid", &target.id().to_string()])
+        .args(["--duration", &format!("{seconds}s"), "-o"])
         .arg(context.scratch("ceiling.isotherm"));
     let mut recorder = Guarded::spawn_json(context, &mut command)?;
     context.sleep(SETTLED)?;

@@ -7,23 +7,23 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::BenchContext;
 
-/// Time for a child to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Number of children so far: each writes to a file of its own.
 static NR_SPAWNED: AtomicU64 = AtomicU64::new(0);
 
 /// Compiles a program of `experiments/workloads`; returns `None` without a compiler.
-pub(super) fn compile(context: &BenchContext, name: &str) -> anyhow::Result<Option<PathBuf>> {
+pub(super) fn compile(context: &BenchContext, name: &str) -> Result<Option<PathBuf>> {
     let source = format!("experiments/workloads/{name}.c");
     let (source, program) = (context.root.join(source), context.scratch(name));
     let mut compiler = Command::new("cc");
@@ -43,7 +43,6 @@ pub(super) fn compile(context: &BenchContext, name: &str) -> anyhow::Result<Opti
 pub(super) struct Guarded {
     child: Child,
     name: String,
-    /// The file of its standard error.
     errors: PathBuf,
     /// The file of its standard output, if [`Guarded::spawn_json`] started it.
     output: PathBuf,
@@ -51,7 +50,7 @@ pub(super) struct Guarded {
 
 impl Guarded {
     /// Starts `command`; keeps its standard error for messages.
-    pub(super) fn spawn(context: &BenchContext, command: &mut Command) -> anyhow::Result<Self> {
+    pub(super) fn spawn(context: &BenchContext, command: &mut Command) -> Result<Self> {
         let name = Path::new(command.get_program())
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -72,10 +71,7 @@ impl Guarded {
     }
 
     /// Starts `command`, which prints JSON for [`Guarded::finish_json`].
-    pub(super) fn spawn_json(
-        context: &BenchContext,
-        command: &mut Command,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn spawn_json(context: &BenchContext, command: &mut Command) -> Result<Self> {
         let nth = NR_SPAWNED.fetch_add(1, Ordering::Relaxed);
         let output = context.scratch(&format!("{nth}.json"));
         let file = File::create(&output).context("cannot write to the temporary folder")?;
@@ -89,7 +85,7 @@ impl Guarded {
         context: &BenchContext,
         command: &mut Command,
         limit: Duration,
-    ) -> anyhow::Result<Value> {
+    ) -> Result<Value> {
         Self::spawn_json(context, command)?.finish_json(context, limit)
     }
 
@@ -97,13 +93,13 @@ impl Guarded {
         self.child.id()
     }
 
-    fn stdout(&mut self) -> anyhow::Result<ChildStdout> {
+    fn stdout(&mut self) -> Result<ChildStdout> {
         let output = self.child.stdout.take();
         output.context("standard output is a pipe, and read by nobody else")
     }
 
     /// Waits for the child to print `ready` on its piped output. Returns the rest of that output.
-    pub(super) fn ready(&mut self) -> anyhow::Result<BufReader<ChildStdout>> {
+    pub(super) fn ready(&mut self) -> Result<BufReader<ChildStdout>> {
         let mut output = BufReader::new(self.stdout()?);
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -118,7 +114,7 @@ impl Guarded {
     }
 
     /// Fails, with the child's standard error, if it has ended.
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
+    pub(super) fn check_running(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended early, with {status}: {}", self.name, self.said());
         }
@@ -126,7 +122,7 @@ impl Guarded {
     }
 
     /// Waits for the child to end without a signal, successfully, within `limit`.
-    pub(super) fn finish(&mut self, context: &BenchContext, limit: Duration) -> anyhow::Result<()> {
+    pub(super) fn finish(&mut self, context: &BenchContext, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
@@ -150,18 +146,14 @@ impl Guarded {
     }
 
     /// Waits as [`Guarded::finish`] does, and returns the JSON that the child has printed.
-    pub(super) fn finish_json(
-        &mut self,
-        context: &BenchContext,
-        limit: Duration,
-    ) -> anyhow::Result<Value> {
+    pub(super) fn finish_json(&mut self, context: &BenchContext, limit: Duration) -> Result<Value> {
         self.finish(context, limit)?;
         let text = std::fs::read(&self.output)?;
         serde_json::from_slice(&text).with_context(|| format!("{} printed no JSON", self.name))
     }
 
     /// Ends the child: SIGTERM first, then SIGKILL.
-    pub(super) fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+    pub(super) fn stop(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
@@ -190,6 +182,28 @@ impl Guarded {
     }
 }
 
+/// Processes that belong together, and the one that is watched. They end in their order; then their folder is removed.
+pub(super) struct Group {
+    pub(super) children: Vec<Guarded>,
+    pub(super) pid: u32,
+    pub(super) folder: Option<TempDir>,
+}
+
+impl Group {
+    pub(super) fn of(child: Guarded) -> Self {
+        Self {
+            pid: child.id(),
+            children: vec![child],
+            folder: None,
+        }
+    }
+
+    pub(super) fn check_running(&mut self) -> Result<()> {
+        let mut children = self.children.iter_mut();
+        children.try_for_each(Guarded::check_running)
+    }
+}
+
 impl Drop for Guarded {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
@@ -202,16 +216,25 @@ impl Drop for Guarded {
     }
 }
 
+/// Returns the processes that the main thread of a process has started.
+pub(super) fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let text = text.unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
 /// Returns the CPU time of all children that have been waited for. The difference around waiting for one child is that
 /// child's time.
-pub(super) fn children_cpu() -> anyhow::Result<Duration> {
+pub(super) fn children_cpu() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(Duration::from_micros(micros as u64))
 }
 
 /// Returns the CPU time of all threads of a running process, to the nanosecond.
-pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
+pub(super) fn process_cpu(pid: u32) -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = thread?.file_name();
@@ -221,7 +244,7 @@ pub(super) fn process_cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(sum)
 }
 
-fn thread_cpu(pid: u32) -> anyhow::Result<Duration> {
+fn thread_cpu(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/schedstat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let nanos = text

@@ -4,20 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::child::Guarded;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
+const BENCHES: [&str; 2] = ["aggregate", "schemes"];
 const LIMIT: Duration = Duration::from_mins(30);
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    let benches = benches(&context.root.join("lab/bench/benches"));
-    if benches.is_empty() {
-        return Ok(BenchOutcome::Skip("lab/bench has no benches".into()));
-    }
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     // File times may be rounded down to a tick.
     let started = SystemTime::now() - Duration::from_millis(20);
     let mut cargo = Command::new(env!("CARGO"));
@@ -25,19 +22,18 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         .args(["bench", "-p", "isotherm-bench"])
         .current_dir(&context.root);
     // Benches are named: `--benches` would also run the library's unit tests, which have no `--quick`.
-    for bench in benches {
-        cargo.args(["--bench", &bench]);
+    for bench in BENCHES {
+        cargo.args(["--bench", bench]);
     }
     if context.quick {
         cargo.args(["--", "--quick"]);
     }
     Guarded::spawn(context, &mut cargo)?.finish(context, LIMIT)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| context.root.join("target"), PathBuf::from);
+    let criterion = super::target(&context.root).join("criterion");
     let mut found = Vec::new();
-    collect(&target.join("criterion"), started, &mut found)?;
+    collect(&criterion, started, &mut found)?;
     found.sort();
-    let mut table = Table::new("criterion", &["bench", "median ms", "95 % interval ms"]);
+    let mut table = Table::new("criterion", "bench | median ms | 95 % interval ms");
     let mut data = serde_json::Map::new();
     for path in found {
         let estimates: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
@@ -51,7 +47,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         ) else {
             continue;
         };
-        let name = name(&target.join("criterion"), &path);
+        let name = name(&criterion, &path);
         table.row(vec![
             name.clone(),
             format!("{middle:.3}"),
@@ -62,22 +58,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             json!({ "median_ms": middle, "low_ms": low, "high_ms": high }),
         );
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: data.into(),
-    })
-}
-
-/// Returns the names of a folder's benches.
-fn benches(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let path = entry.path();
-            let name = path.file_stem()?.to_str()?.to_owned();
-            path.extension().is_some_and(|e| e == "rs").then_some(name)
-        })
-        .collect()
+    Ok(BenchOutcome::Done(vec![table], data.into()))
 }
 
 /// Returns the name of a result: criterion writes `GROUP/NAME/new/estimates.json`.
@@ -91,7 +72,7 @@ fn name(root: &Path, path: &Path) -> String {
 }
 
 /// Collects the estimates that were written by this run, not by an earlier one.
-fn collect(folder: &Path, since: SystemTime, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+fn collect(folder: &Path, since: SystemTime, found: &mut Vec<PathBuf>) -> Result<()> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("criterion left nothing in {}", folder.display()))?;
     for entry in entries {

@@ -11,15 +11,16 @@ mod run;
 
 use std::time::Duration;
 
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
+use super::machine::meminfo;
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 use programs::{CASES, Case};
 use run::Run;
 
-/// The arms: alone, guarded, and unguarded.
 const ARMS: [(&str, Option<&[&str]>); 3] = [
     ("alone", None),
     ("guard 1%", Some(&[])),
@@ -39,8 +40,8 @@ struct Row {
     interval: (f64, f64),
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !has_swap() {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
+    if meminfo("SwapTotal:").is_none_or(|bytes| bytes == 0) {
         return Ok(BenchOutcome::Skip(
             "there is no swap; `isotherm swap zram --size 2G`, or swapon a disk, and run it again"
                 .into(),
@@ -48,16 +49,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     }
     let mut table = Table::new(
         "slowdown by progress under prcl, interleaved",
-        &[
-            "case",
-            "arm",
-            "pairs",
-            "slowdown %",
-            "95 %",
-            "saved MiB",
-            "acting s",
-            "stops",
-        ],
+        "case | arm | pairs | slowdown % | 95 % | saved MiB | acting s | stops",
     );
     let mut rows = Vec::new();
     for case in &CASES {
@@ -75,10 +67,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             rows.push(row);
         }
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!({ "rows": rows }),
-    })
+    Ok(BenchOutcome::Done(vec![table], json!({ "rows": rows })))
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -96,8 +85,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Compares both kinds of schemes with none.
-fn compare(context: &BenchContext, case: &Case) -> anyhow::Result<Vec<Row>> {
+fn compare(context: &BenchContext, case: &Case) -> Result<Vec<Row>> {
     let mut runs = [const { Vec::new() }; ARMS.len()];
     let repeats = context.repeats as usize;
     if case.period_s > 0 {
@@ -141,11 +129,7 @@ fn rows(case: &Case, runs: [Vec<Run>; ARMS.len()]) -> Vec<Row> {
 }
 
 /// Runs all arms of a program that sleeps most of the time, `pairs` times, at once and out of step.
-fn together(
-    context: &BenchContext,
-    case: &Case,
-    pairs: usize,
-) -> anyhow::Result<[Vec<Run>; ARMS.len()]> {
+fn together(context: &BenchContext, case: &Case, pairs: usize) -> Result<[Vec<Run>; ARMS.len()]> {
     let apart = Duration::from_secs(case.period_s) / (pairs * ARMS.len()) as u32;
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..pairs * ARMS.len())
@@ -191,10 +175,6 @@ fn bootstrap(pairs: &[(f64, f64)]) -> (f64, f64) {
         slowdowns[RESAMPLES / 40],
         slowdowns[RESAMPLES - RESAMPLES / 40],
     )
-}
-
-fn has_swap() -> bool {
-    super::machine::meminfo("SwapTotal:").is_some_and(|bytes| bytes > 0)
 }
 
 #[cfg(test)]

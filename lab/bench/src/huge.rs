@@ -12,14 +12,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isotherm_engine::statistics::ValueSummary;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::child::{Guarded, compile};
-use super::stats::cell;
-use super::table::Table;
+use super::table::{Table, cell};
 use super::{BenchContext, BenchOutcome};
 
 /// Options of this bench.
@@ -47,40 +46,19 @@ pub(super) struct Options {
 const GAIN_MIN: f64 = 0.02;
 const LIMIT: Duration = Duration::from_mins(20);
 
-/// A policy of running the program.
-struct Arm {
-    name: &'static str,
-    policy: &'static str,
-    is_managed: bool,
-}
+/// A name, the program's policy of huge pages, and whether Isotherm runs beside it.
+type Arm = (&'static str, &'static str, bool);
 
 const ARMS: [Arm; 4] = [
-    Arm {
-        name: "never",
-        policy: "never",
-        is_managed: false,
-    },
-    Arm {
-        name: "always",
-        policy: "always",
-        is_managed: false,
-    },
-    Arm {
-        name: "always+ethp",
-        policy: "always",
-        is_managed: true,
-    },
-    Arm {
-        name: "default+ethp",
-        policy: "default",
-        is_managed: true,
-    },
+    ("never", "never", false),
+    ("always", "always", false),
+    ("always+ethp", "always", true),
+    ("default+ethp", "default", true),
 ];
 
 /// The programs: the percentage of their memory that is a table beside the grid.
 const PROGRAMS: [(&str, u32); 3] = [("grid", 0), ("grid and table", 33), ("table", 100)];
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Outcome {
     seconds: f64,
@@ -91,7 +69,7 @@ struct Outcome {
     acting_cpu_seconds: f64,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let Some(program) = compile(context, "grid")? else {
         return Ok(BenchOutcome::Skip("cc is not installed".into()));
     };
@@ -102,7 +80,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         }
         let mut outcomes: [Vec<Outcome>; ARMS.len()] = Default::default();
         for _ in 0..context.repeats {
-            for (arm, outcomes) in ARMS.iter().zip(&mut outcomes) {
+            for (arm, outcomes) in ARMS.into_iter().zip(&mut outcomes) {
                 outcomes.push(one(context, &program, arm, table_percent)?);
             }
         }
@@ -111,32 +89,28 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         ensure!(is_same, "{name} came to different results: {outcomes:?}");
         tables.push(table(name, &outcomes));
         let arms = ARMS.iter().zip(&outcomes);
-        let arms = arms.map(|(arm, outcomes)| (arm.name.to_owned(), json!(outcomes)));
+        let arms = arms.map(|((name, ..), outcomes)| ((*name).to_owned(), json!(outcomes)));
         data.insert(name.to_owned(), arms.collect());
     }
-    Ok(BenchOutcome::Done {
-        tables,
-        data: data.into(),
-    })
+    Ok(BenchOutcome::Done(tables, data.into()))
 }
 
 fn one(
     context: &BenchContext,
     program: &Path,
-    arm: &Arm,
+    (_, policy, is_managed): Arm,
     table_percent: u32,
-) -> anyhow::Result<Outcome> {
+) -> Result<Outcome> {
     let options = &context.huge;
     let usual = if context.quick { (512, 4) } else { (2048, 12) };
     let mib = options.huge_mib.unwrap_or(usual.0).to_string();
     let sweeps = options.huge_sweeps.unwrap_or(usual.1).to_string();
     let percent = table_percent.to_string();
     let mut command = Command::new(program);
-    command.args([&mib, &sweeps, arm.policy, &percent]);
+    command.args([&mib, &sweeps, policy, &percent]);
     let mut solver = Guarded::spawn(context, command.stdout(Stdio::piped()))?;
     let mut output = solver.ready()?;
-    let mut manager = arm
-        .is_managed
+    let mut manager = is_managed
         .then(|| manage(context, solver.id(), &options.huge_max_waste))
         .transpose()?;
     let mut line = String::new();
@@ -152,7 +126,7 @@ fn one(
 }
 
 /// Runs Isotherm beside the program, until the program ends.
-fn manage(context: &BenchContext, pid: u32, max_waste: &str) -> anyhow::Result<Guarded> {
+fn manage(context: &BenchContext, pid: u32, max_waste: &str) -> Result<Guarded> {
     let mut command = Command::new(&context.isotherm);
     command.args(["run", "--json", "--quiet", "--no-guard", "--preset", "ethp"]);
     command.args(["--max-waste", max_waste, "--pid", &pid.to_string()]);
@@ -160,15 +134,8 @@ fn manage(context: &BenchContext, pid: u32, max_waste: &str) -> anyhow::Result<G
 }
 
 fn table(name: &str, outcomes: &[Vec<Outcome>; ARMS.len()]) -> Table {
-    let head = [
-        "arm",
-        "seconds",
-        "RSS (MiB)",
-        "waste removed",
-        "speed-up kept",
-        "acting CPU (s)",
-    ];
-    let mut table = Table::new(format!("{name}: huge pages"), &head);
+    let head = "arm | seconds | RSS (MiB) | waste removed | speed-up kept | acting CPU (s)";
+    let mut table = Table::new(format!("{name}: huge pages"), head);
     let median = |of: fn(&Outcome) -> f64, arm: usize| {
         ValueSummary::of(outcomes[arm].iter().map(of)).map_or(f64::NAN, |all| all.median)
     };
@@ -178,12 +145,12 @@ fn table(name: &str, outcomes: &[Vec<Outcome>; ARMS.len()]) -> Table {
     let gain = median(seconds, 0) - median(seconds, 1);
     let has_gain = gain > GAIN_MIN * median(seconds, 0);
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    for (at, arm) in ARMS.iter().enumerate() {
+    for (at, (name, ..)) in ARMS.iter().enumerate() {
         let values = |of: fn(&Outcome) -> f64| outcomes[at].iter().map(of).collect::<Vec<_>>();
         let removed = (median(rss, 1) - median(rss, at)) / waste;
         let kept = (median(seconds, 0) - median(seconds, at)) / gain;
         table.row(vec![
-            arm.name.to_owned(),
+            (*name).to_owned(),
             cell(&values(seconds), 2),
             cell(&values(|o| o.rss_last / f64::from(1 << 20)), 0),
             percent(removed),

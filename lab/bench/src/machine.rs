@@ -32,7 +32,6 @@ pub(super) fn describe(context: &BenchContext) -> Value {
     })
 }
 
-/// Returns the machine's description in one line.
 pub(super) fn line(machine: &Value) -> String {
     let text = |name: &str| machine[name].as_str().unwrap_or("?").to_owned();
     format!(
@@ -49,7 +48,6 @@ pub(super) fn line(machine: &Value) -> String {
     )
 }
 
-/// Returns a field of /proc/meminfo in bytes.
 pub(super) fn meminfo(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -11,13 +11,11 @@ mod engine;
 mod guard;
 mod huge;
 mod machine;
-mod measure;
 mod meter;
 mod page;
 mod prediction;
 mod recording;
 mod report_vs_damo;
-mod stats;
 mod subject;
 mod table;
 mod truth;
@@ -30,20 +28,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
 
 use table::Table;
 
-/// A bench of this program.
 struct Bench {
     name: &'static str,
-    /// Its line in the help.
     about: &'static str,
     /// The reason why it runs only when it is named.
     only_named: Option<&'static str>,
-    run: fn(&BenchContext) -> anyhow::Result<BenchOutcome>,
+    run: fn(&BenchContext) -> Result<BenchOutcome>,
 }
 
 const BENCHES: [Bench; 10] = [
@@ -173,7 +169,6 @@ struct Args {
     truth: truth::Options,
 }
 
-/// The inputs of every bench.
 struct BenchContext {
     root: PathBuf,
     isotherm: PathBuf,
@@ -185,10 +180,7 @@ struct BenchContext {
     /// The duration of the command line, for benches that have a usual duration of their own.
     asked_duration: Option<Duration>,
     rows: u64,
-    /// Directory in which records are kept.
     keep: Option<PathBuf>,
-    /// Benches were named on the command line.
-    named: bool,
     huge: huge::Options,
     truth: truth::Options,
     stop: Arc<AtomicBool>,
@@ -196,7 +188,6 @@ struct BenchContext {
     scratch: tempfile::TempDir,
 }
 
-/// A mode of recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mode {
     name: String,
@@ -204,7 +195,7 @@ struct Mode {
 }
 
 impl Mode {
-    fn parse(text: &str) -> anyhow::Result<Self> {
+    fn parse(text: &str) -> Result<Self> {
         let (name, flags) = text.split_once('=').with_context(|| {
             format!("--mode takes NAME=FLAGS, such as '5ms=--sample-interval 5ms', not `{text}`")
         })?;
@@ -214,26 +205,21 @@ impl Mode {
         })
     }
 
-    /// Returns whether the mode records the machine rather than one process.
     fn is_of_the_machine(&self) -> bool {
-        let flags = self.flags.iter();
-        flags
-            .map(String::as_str)
-            .any(|flag| matches!(flag, "--all" | "--physical"))
+        let mut flags = self.flags.iter();
+        flags.any(|flag| matches!(flag.as_str(), "--all" | "--physical"))
     }
 }
 
-/// The result of a bench.
 enum BenchOutcome {
     /// Tables for people, numbers for programs.
-    Done { tables: Vec<Table>, data: Value },
-    /// The bench cannot run here, for this reason.
+    Done(Vec<Table>, Value),
     Skip(String),
 }
 
 impl BenchContext {
     /// Sleeps, or fails as soon as a signal asks for the end.
-    fn sleep(&self, time: Duration) -> anyhow::Result<()> {
+    fn sleep(&self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -256,8 +242,7 @@ impl BenchContext {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 
-    /// Returns the modes of the command line, or else the usual ones.
-    fn modes_or(&self, usual: &[&str]) -> anyhow::Result<Vec<Mode>> {
+    fn modes_or(&self, usual: &[&str]) -> Result<Vec<Mode>> {
         if !self.modes.is_empty() {
             return Ok(self.modes.clone());
         }
@@ -269,7 +254,7 @@ fn main() -> ExitCode {
     // These are parts of benches that are processes of their own: each runs this program with its name.
     let mut args = std::env::args().skip(1).peekable();
     let result = match args.peek().map(String::as_str) {
-        Some("measure") => measure::main(args.skip(1)),
+        Some("measure") => report_vs_damo::measure_one(args.skip(1)),
         Some("truth-case") => truth::program::main(args),
         _ => run(Args::parse()),
     };
@@ -279,7 +264,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(args: Args) -> anyhow::Result<ExitCode> {
+fn run(args: Args) -> Result<ExitCode> {
     if args.list {
         print!("{}", list());
         return Ok(ExitCode::SUCCESS);
@@ -306,7 +291,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
             _ => (bench.run)(&context),
         };
         let result = match outcome {
-            Ok(BenchOutcome::Done { tables, data }) => {
+            Ok(BenchOutcome::Done(tables, data)) => {
                 for table in tables {
                     println!("{table}");
                 }
@@ -340,7 +325,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-fn context(args: Args) -> anyhow::Result<BenchContext> {
+fn context(args: Args) -> Result<BenchContext> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
@@ -373,7 +358,6 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
             .rows
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
         keep: args.keep,
-        named: !args.names.is_empty(),
         huge: args.huge,
         truth: args.truth,
         stop,
@@ -381,8 +365,7 @@ fn context(args: Args) -> anyhow::Result<BenchContext> {
     })
 }
 
-/// Builds the release binary if necessary.
-fn build(root: &Path) -> anyhow::Result<PathBuf> {
+fn build(root: &Path) -> Result<PathBuf> {
     let status = std::process::Command::new(env!("CARGO"))
         .args(["build", "--release", "-p", "isotherm"])
         .current_dir(root)
@@ -393,7 +376,9 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
             "cargo could not build isotherm; `--isotherm PATH` takes a binary that is there already"
         );
     }
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(target.join("release/isotherm"))
+    Ok(target(root).join("release/isotherm"))
+}
+
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use isotherm_engine::statistics::median;
 use serde::Serialize;
@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use super::child::process_cpu;
 
-/// Time between two samples.
 const EVERY: Duration = Duration::from_millis(100);
 /// Length of the window of one rate, in seconds.
 const WINDOW_S: f64 = 0.5;
@@ -22,7 +21,6 @@ const WINDOW_S: f64 = 0.5;
 const BATCH: u64 = 40;
 const POSITION: u64 = 24;
 
-/// A source of a program's progress.
 #[derive(Clone, Debug)]
 pub(super) enum Meter {
     /// Bytes that it has read from sockets or files.
@@ -39,7 +37,6 @@ pub(super) enum Meter {
     Rounds(PathBuf),
 }
 
-/// Progress at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     /// Seconds since 1970.
@@ -78,7 +75,6 @@ impl Meter {
         }
     }
 
-    /// Returns the log of a meter that has one.
     pub(super) fn log(&self) -> Option<Vec<Point>> {
         let (Self::Accesses(path) | Self::Rounds(path)) = self else {
             return None;
@@ -129,8 +125,7 @@ fn number(path: &str, name: &str) -> Option<f64> {
 
 /// Returns the seconds since 1970.
 pub(super) fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(f64::NAN, |since| since.as_secs_f64())
+    isotherm_workload::run::now().as_secs_f64()
 }
 
 /// Samples a meter continuously, or reads its log.
@@ -141,7 +136,6 @@ pub(super) struct Speed {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Progress per second over some time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) mean: f64,

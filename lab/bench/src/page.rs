@@ -7,12 +7,12 @@
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::child::Guarded;
 use super::report_vs_damo::{REGIONS, synthesize};
-use super::stats::cell;
-use super::table::Table;
+use super::table::{Table, cell};
 use super::{BenchContext, BenchOutcome};
 
 const LIMIT: Duration = Duration::from_mins(30);
@@ -29,7 +29,7 @@ const FIGURES: [(&str, &str, usize); 9] = [
     ("/heap_mib", "JavaScript's heap, MiB", 0),
 ];
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let folder = context.root.join("tests/page");
     if !folder.join("node_modules").exists() {
         return Ok(BenchOutcome::Skip(
@@ -48,7 +48,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     let runs: Vec<Value> = serde_json::from_value(numbers)?;
     let mut table = Table::new(
         format!("{} rows, {REGIONS} regions a snapshot", context.rows),
-        &["figure", "median [range]"],
+        "figure | median [range]",
     );
     for (place, name, digits) in FIGURES {
         let values: Vec<f64> = runs
@@ -57,8 +57,8 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             .collect();
         table.row(vec![name.to_owned(), cell(&values, digits)]);
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!({ "rows": context.rows, "runs": runs }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![table],
+        json!({ "rows": context.rows, "runs": runs }),
+    ))
 }

@@ -14,15 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::child::Guarded;
 use super::meter::{Rate, Speed, now};
 use super::recording::trace;
-use super::stats::{cell, mean_cell};
 use super::subject::{Subject, Which};
-use super::table::Table;
+use super::table::{Table, cell, mean_cell};
 use super::truth::programs::PROGRAMS;
 use super::{BenchContext, BenchOutcome};
 use pair::{
@@ -37,12 +36,10 @@ const DURATION: Duration = Duration::from_secs(20);
 /// Time from a program's start until it is watched; its speed is measured in the second part.
 const WARM_UP: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(6);
-/// Time that a child may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
-/// Time for the replays of a trace.
 const LIMIT: Duration = Duration::from_hours(1);
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     if !std::path::Path::new("/sys/block/zram0").exists() {
         return Ok(BenchOutcome::Skip(
             "there is no zram, so nothing can be paged out".into(),
@@ -51,26 +48,16 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     swap(context, &["zram", "--size", "4G"])?;
     let (pairs, skipped) = measure(context);
     swap(context, &["off"])?;
-    Ok(BenchOutcome::Done {
-        tables: vec![by_program(&pairs), in_all(&pairs)],
-        data: json!({ "pairs": pairs, "skipped": skipped }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![by_program(&pairs), in_all(&pairs)],
+        json!({ "pairs": pairs, "skipped": skipped }),
+    ))
 }
 
 fn by_program(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
         "prcl (5 s), live and as predicted from a trace: medians of pairs [least..most]; slowdowns: means ± 95 %",
-        &[
-            "program",
-            "guard",
-            "pairs",
-            "saved %",
-            "predicted",
-            "slowdown %",
-            "predicted",
-            "acting s",
-            "predicted",
-        ],
+        "program | guard | pairs | saved % | predicted | slowdown % | predicted | acting s | predicted",
     );
     for group in groups(pairs) {
         let of = |value: fn(&Pair) -> f64, digits| {
@@ -93,7 +80,6 @@ fn by_program(pairs: &[Pair]) -> Table {
     table
 }
 
-/// Groups the pairs by program and kind of guard.
 fn groups(pairs: &[Pair]) -> Vec<Vec<&Pair>> {
     let mut sorted: Vec<&Pair> = pairs.iter().collect();
     sorted.sort_by(|a, b| (&a.program, !a.guard).cmp(&(&b.program, !b.guard)));
@@ -104,7 +90,7 @@ fn groups(pairs: &[Pair]) -> Vec<Vec<&Pair>> {
 fn in_all(pairs: &[Pair]) -> Table {
     let mut table = Table::new(
         "predicted well: pairs, and of slowdowns programs",
-        &["what", "with the guard", "without"],
+        "what | with the guard | without",
     );
     let mut line = |what: String, judged: Vec<(bool, bool)>| {
         let of = |guard: bool| {
@@ -176,7 +162,6 @@ fn measure(context: &BenchContext) -> (Vec<Pair>, Vec<String>) {
     (pairs, skipped)
 }
 
-/// Returns all programs that are selected.
 fn programs(context: &BenchContext) -> Vec<Which> {
     let options = &context.truth;
     let is_wanted = |name: &str| {
@@ -199,12 +184,7 @@ const ARMS: [Option<bool>; 3] = [None, Some(true), Some(false)];
 
 /// Records the trace first, then makes the live runs, whose order varies. Replays follow all measurements, as
 /// they keep all CPUs busy.
-fn one_pair(
-    context: &BenchContext,
-    which: Which,
-    round: usize,
-    place: usize,
-) -> anyhow::Result<Vec<Pair>> {
+fn one_pair(context: &BenchContext, which: Which, round: usize, place: usize) -> Result<Vec<Pair>> {
     let duration = context.asked_duration.unwrap_or(DURATION);
     let program = which.name(context);
     let trace = record(context, which, duration)?;
@@ -242,15 +222,13 @@ fn one_pair(
     Ok(pairs)
 }
 
-/// Records the trace of a run.
-fn record(context: &BenchContext, which: Which, duration: Duration) -> anyhow::Result<PathBuf> {
+fn record(context: &BenchContext, which: Which, duration: Duration) -> Result<PathBuf> {
     let mut subject = which.start(context)?;
     context.sleep(WARM_UP + ALONE)?;
-    subject.check_running()?;
-    trace(context, subject.pid(), duration)
+    subject.group.check_running()?;
+    trace(context, subject.group.pid, duration)
 }
 
-/// Returns the path of a file that a live run writes.
 fn of_run(context: &BenchContext, name: &str, guard: bool) -> PathBuf {
     context.scratch(&format!("{}.{name}", guard_name(guard)))
 }
@@ -260,7 +238,7 @@ fn guard_name(guard: bool) -> &'static str {
 }
 
 /// Keeps the records of a pair, if --keep asks for that.
-fn keep(context: &BenchContext, trace: &Path, program: &str, guard: bool) -> anyhow::Result<()> {
+fn keep(context: &BenchContext, trace: &Path, program: &str, guard: bool) -> Result<()> {
     let Some(folder) = &context.keep else {
         return Ok(());
     };
@@ -309,8 +287,8 @@ fn live(
     mut subject: Subject,
     arm: Option<bool>,
     duration: Duration,
-) -> anyhow::Result<(f64, Option<[Rate; 2]>)> {
-    let speed = Speed::of(subject.meter(), None);
+) -> Result<(f64, Option<[Rate; 2]>)> {
+    let speed = Speed::of(subject.meter.clone(), None);
     context.sleep(WARM_UP)?;
     let began = now();
     context.sleep(ALONE)?;
@@ -324,7 +302,7 @@ fn live(
     };
     // Acting takes a moment to begin and to end.
     let until = now().min(from + duration.as_secs_f64());
-    subject.check_running()?;
+    subject.group.check_running()?;
     let rates = match speed.within(&[(began, from), (from, until)])[..] {
         [Some(before), Some(then)] => Some([before, then]),
         _ => None,
@@ -333,18 +311,13 @@ fn live(
 }
 
 /// Acts on a program; returns the CPU time of acting.
-fn act(
-    context: &BenchContext,
-    subject: &Subject,
-    guard: bool,
-    duration: Duration,
-) -> anyhow::Result<f64> {
+fn act(context: &BenchContext, subject: &Subject, guard: bool, duration: Duration) -> Result<f64> {
     let mut acting = Command::new(&context.isotherm);
     acting
         .args(["run", "-q", "--json", "--preset", "prcl"])
         .args(["--duration", &format!("{}s", duration.as_secs())])
         .args(no_guard(guard))
-        .args(["--pid", &subject.pid().to_string(), "-o"])
+        .args(["--pid", &subject.group.pid.to_string(), "-o"])
         .arg(of_run(context, "isotherm", guard));
     let summary = Guarded::json(context, &mut acting, duration + SLACK)?;
     std::fs::write(of_run(context, "json", guard), format!("{summary:#}\n"))?;
@@ -363,7 +336,7 @@ fn no_guard(guard: bool) -> &'static [&'static str] {
 }
 
 /// Returns the saved memory by the live run's record, and the prediction by the trace.
-fn predict(context: &BenchContext, trace: &Path, guard: bool) -> anyhow::Result<(f64, Predicted)> {
+fn predict(context: &BenchContext, trace: &Path, guard: bool) -> Result<(f64, Predicted)> {
     let mut simulate = Command::new(&context.isotherm);
     simulate
         .args(["simulate", "--json", "--preset", "prcl"])
@@ -391,7 +364,7 @@ fn predict(context: &BenchContext, trace: &Path, guard: bool) -> anyhow::Result<
     Ok((number(&against["live_saved_percent"])?, predicted))
 }
 
-fn swap(context: &BenchContext, arguments: &[&str]) -> anyhow::Result<()> {
+fn swap(context: &BenchContext, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new(&context.isotherm);
     command.arg("swap").args(arguments).stdout(Stdio::null());
     let status = command.status().context("cannot set swap up")?;

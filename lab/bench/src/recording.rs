@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use isotherm_engine::{Snapshot, TargetId};
 use isotherm_record::{CostSample, Item, Reader};
 use nix::sys::signal::{Signal, kill};
@@ -15,10 +15,8 @@ use nix::unistd::Pid;
 use super::child::{Guarded, children_cpu};
 use super::{BenchContext, Mode};
 
-/// Time that a recorder may take beyond its duration.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// A running recorder.
 pub(super) struct Recording {
     child: Guarded,
     path: PathBuf,
@@ -27,9 +25,7 @@ pub(super) struct Recording {
     cpu_before: Duration,
 }
 
-/// The results of a recording.
 pub(super) struct Recorded {
-    /// Snapshots in order.
     pub(super) snapshots: Vec<Snapshot>,
     /// The recorder's CPU time by its own count, as a share of one CPU.
     pub(super) cpu_claimed: Option<f64>,
@@ -48,7 +44,7 @@ impl Recording {
         mode: &Mode,
         pid: u32,
         duration: Duration,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self> {
         let path = context.scratch("record.isotherm");
         let _ = std::fs::remove_file(&path);
         let cpu_before = children_cpu()?;
@@ -76,21 +72,20 @@ impl Recording {
     }
 
     /// Stops or continues the recorder, which still runs.
-    pub(super) fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
+    pub(super) fn signal(&mut self, signal: Signal) -> Result<()> {
         self.child.check_running()?;
         Ok(kill(Pid::from_raw(self.id() as i32), signal)?)
     }
 
     /// Waits for the recorder's end. Returns its record and its CPU time as a share of one CPU.
-    pub(super) fn end(mut self, context: &BenchContext) -> anyhow::Result<(PathBuf, f64)> {
+    pub(super) fn end(mut self, context: &BenchContext) -> Result<(PathBuf, f64)> {
         self.child.finish(context, self.duration + SLACK)?;
         let elapsed = self.started.elapsed();
         let cpu = children_cpu()?.saturating_sub(self.cpu_before);
         Ok((self.path, cpu.as_secs_f64() / elapsed.as_secs_f64()))
     }
 
-    /// Waits for the recorder's end and reads its record.
-    pub(super) fn finish(self, context: &BenchContext) -> anyhow::Result<Recorded> {
+    pub(super) fn finish(self, context: &BenchContext) -> Result<Recorded> {
         let (path, cpu_measured) = self.end(context)?;
         Ok(Recorded {
             cpu_measured,
@@ -100,18 +95,14 @@ impl Recording {
 }
 
 /// Records all accesses of process `pid` to its pages, as the trace that simulations replay. Returns its path.
-pub(super) fn trace(
-    context: &BenchContext,
-    pid: u32,
-    duration: Duration,
-) -> anyhow::Result<PathBuf> {
+pub(super) fn trace(context: &BenchContext, pid: u32, duration: Duration) -> Result<PathBuf> {
     let mode = Mode::parse("trace=--pages -q --max-stall 1s")?;
     let recording = Recording::start(context, &mode, pid, duration)?;
     Ok(recording.end(context)?.0)
 }
 
 /// Reads a record of one target.
-pub(super) fn read(path: &Path) -> anyhow::Result<Recorded> {
+pub(super) fn read(path: &Path) -> Result<Recorded> {
     let mut snapshots: BTreeMap<TargetId, Vec<Snapshot>> = BTreeMap::new();
     let mut costs: Vec<CostSample> = Vec::new();
     each_item(path, |item| match item {
@@ -140,7 +131,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Recorded> {
 }
 
 /// Reads the cost samples of a record, in order of time.
-pub(super) fn costs(path: &Path) -> anyhow::Result<Vec<CostSample>> {
+pub(super) fn costs(path: &Path) -> Result<Vec<CostSample>> {
     let mut costs = Vec::new();
     each_item(path, |item| {
         if let Item::Cost(cost) = item {
@@ -150,7 +141,7 @@ pub(super) fn costs(path: &Path) -> anyhow::Result<Vec<CostSample>> {
     Ok(costs)
 }
 
-fn each_item(path: &Path, mut take: impl FnMut(Item)) -> anyhow::Result<()> {
+fn each_item(path: &Path, mut take: impl FnMut(Item)) -> Result<()> {
     let file = File::open(path).context("the recorder left no record")?;
     let reader = Reader::open(file).context("the recorder left no usable record")?;
     for item in reader.replay_pages() {

@@ -6,19 +6,18 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result, bail, ensure};
 use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::{Header, Item, TargetStart, Writer};
-use serde::Serialize;
+use nix::sys::resource::{UsageWho, getrusage};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::child::Guarded;
-use super::measure::{Measured, measure};
-use super::stats::cell;
-use super::table::Table;
+use super::child::{Guarded, children_cpu};
+use super::table::{Table, cell};
 use super::{BenchContext, BenchOutcome, machine};
 
 pub(super) const REGIONS: u64 = 1000;
@@ -26,48 +25,38 @@ pub(super) const REGIONS: u64 = 1000;
 const DAMO_BYTES_PER_ROW: u64 = 2300;
 const LIMIT: Duration = Duration::from_mins(20);
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let ours = context.scratch("synthetic.isotherm");
     synthesize(&ours, context.rows.div_ceil(REGIONS))?;
     let theirs = context.scratch("synthetic.damo");
     let (isotherm, ours, theirs) = (text(&context.isotherm)?, text(&ours)?, text(&theirs)?);
     let damo = damo(context, isotherm, ours, theirs);
-    let job = |report, tool, command: &[&str]| Job {
-        report,
-        tool,
-        command: command.iter().map(ToString::to_string).collect(),
-        runs: Vec::new(),
-        failure: None,
+    let mut jobs = Vec::new();
+    let mut add = |report, tool, command: &[&str]| {
+        jobs.push(Job {
+            report,
+            tool,
+            command: command.iter().map(ToString::to_string).collect(),
+            runs: Vec::new(),
+            failure: None,
+        });
     };
-    let mut jobs = vec![
-        job(
-            "heatmap",
-            "isotherm",
-            &[isotherm, "report", "heatmap", ours, "--format", "csv"],
-        ),
-        job(
-            "wss",
-            "isotherm",
-            &[isotherm, "report", "wss", ours, "--format", "json"],
-        ),
-    ];
+    let heatmap = [isotherm, "report", "heatmap", ours, "--format", "csv"];
+    add("heatmap", "isotherm", &heatmap);
+    let wss = [isotherm, "report", "wss", ours, "--format", "json"];
+    add("wss", "isotherm", &wss);
     let mut version = "absent".to_owned();
     match damo {
         Ok(path) => {
             version = machine::output(Command::new(&path).arg("version"));
-            let damo = text(&path)?;
-            let raw = ["--output", "raw"];
-            let input = ["--input", theirs];
-            jobs.push(job(
-                "heatmap",
-                "damo",
-                &[&[damo, "report", "heatmap"], &input[..], &raw].concat(),
-            ));
-            jobs.push(job(
+            let report = [text(&path)?, "report"];
+            let raw = ["heatmap", "--input", theirs, "--output", "raw"];
+            add("heatmap", "damo", &[&report[..], &raw].concat());
+            add(
                 "wss",
                 "damo",
-                &[&[damo, "report", "wss"], &input[..]].concat(),
-            ));
+                &[&report[..], &["wss", "--input", theirs]].concat(),
+            );
         }
         Err(error) => println!("SKIP damo: {error:#}"),
     }
@@ -80,13 +69,12 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
             }
         }
     }
-    Ok(BenchOutcome::Done {
-        tables: vec![table(context.rows, &version, &jobs)],
-        data: json!({ "rows": context.rows, "damo": version, "jobs": jobs }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![table(context.rows, &version, &jobs)],
+        json!({ "rows": context.rows, "damo": version, "jobs": jobs }),
+    ))
 }
 
-/// A report by a tool, and its time and memory.
 #[derive(Serialize)]
 struct Job {
     report: &'static str,
@@ -96,10 +84,52 @@ struct Job {
     failure: Option<String>,
 }
 
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Measured {
+    seconds: f64,
+    cpu_seconds: f64,
+    max_rss_bytes: u64,
+}
+
+/// Runs `isotherm-bench measure -- COMMAND ARGS...`, a process of its own: the kernel keeps the largest memory over *all*
+/// children of a process. Discards the command's output, and prints its time and largest resident memory as JSON.
+pub(crate) fn measure_one(args: impl Iterator<Item = String>) -> Result<ExitCode> {
+    let args: Vec<String> = args.skip_while(|arg| arg == "--").collect();
+    let [program, rest @ ..] = args.as_slice() else {
+        bail!("usage: isotherm-bench measure -- COMMAND ARGS...");
+    };
+    let start = Instant::now();
+    let status = Command::new(program)
+        .args(rest)
+        .stdout(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot run {program}"))?;
+    let seconds = start.elapsed().as_secs_f64();
+    if !status.success() {
+        bail!("{program} failed, with {status}");
+    }
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let measured = Measured {
+        seconds,
+        cpu_seconds: children_cpu()?.as_secs_f64(),
+        max_rss_bytes: (usage.max_rss() as u64) << 10,
+    };
+    println!("{}", serde_json::to_string(&measured)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `command` (program and arguments) in a measuring process.
+fn measure(context: &BenchContext, command: &[String], limit: Duration) -> Result<Measured> {
+    let mut measuring = Command::new(std::env::current_exe()?);
+    measuring.args(["measure", "--"]).args(command);
+    let measured = Guarded::json(context, &mut measuring, limit)?;
+    Ok(serde_json::from_value(measured)?)
+}
+
 fn table(rows: u64, version: &str, jobs: &[Job]) -> Table {
     let title = format!("{rows} rows, {REGIONS} regions a snapshot; damo {version}");
-    let head = ["report", "tool", "s", "CPU s", "largest RSS MiB", "failed"];
-    let mut table = Table::new(title, &head);
+    let head = "report | tool | s | CPU s | largest RSS MiB | failed";
+    let mut table = Table::new(title, head);
     for job in jobs {
         let of = |value: fn(&Measured) -> f64| job.runs.iter().map(value).collect::<Vec<_>>();
         table.row(vec![
@@ -114,20 +144,15 @@ fn table(rows: u64, version: &str, jobs: &[Job]) -> Table {
     table
 }
 
-fn text(path: &Path) -> anyhow::Result<&str> {
+fn text(path: &Path) -> Result<&str> {
     path.to_str().context("the path is no text")
 }
 
 /// Installs damo if necessary, and converts the record to its format; or returns the reason why not.
-fn damo(
-    context: &BenchContext,
-    isotherm: &str,
-    ours: &str,
-    theirs: &str,
-) -> anyhow::Result<PathBuf> {
+fn damo(context: &BenchContext, isotherm: &str, ours: &str, theirs: &str) -> Result<PathBuf> {
     let needed = context.rows * DAMO_BYTES_PER_ROW;
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
-    anyhow::ensure!(
+    ensure!(
         needed <= available,
         "would take about {}, {} are available",
         isotherm_engine::units::format_bytes(needed),
@@ -157,7 +182,7 @@ fn damo(
 }
 
 /// Writes a record of `snapshots` snapshots, 100 ms apart.
-pub(super) fn synthesize(path: &Path, snapshots: u64) -> anyhow::Result<()> {
+pub(super) fn synthesize(path: &Path, snapshots: u64) -> Result<()> {
     let file = File::create(path).context("cannot write to the temporary folder")?;
     let start = Nanos(1_800_000_000_000_000_000);
     let header = Header {
@@ -200,22 +225,19 @@ fn snapshot(start: Nanos, number: u64) -> Snapshot {
             } else {
                 (region * number) % 23 / 22
             };
+            let range = AddressRange::new(border(region), border(region + 1));
             RegionSnapshot {
-                range: AddressRange::new(border(region), border(region + 1)),
-                nr_accesses: Some(count as f32),
                 age: (number % 10) as u32,
                 age_ns: Nanos::from_millis(number % 10 * 100),
-                memory: None,
+                ..RegionSnapshot::new(range, Some(count as f32))
             }
         })
         .collect();
     Snapshot {
-        blocks: Vec::new(),
-        idle_pages: std::sync::Arc::default(),
-        target: TargetId(0),
         start: start + Nanos::from_millis(number * 100),
         end: start + Nanos::from_millis((number + 1) * 100),
         nr_samples: 20,
         regions,
+        ..Snapshot::default()
     }
 }

@@ -4,21 +4,19 @@ use std::fs::File;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::cached_files::CachedFiles;
-use super::child::{Guarded, compile};
+use super::child::{Group, Guarded, compile};
 use super::meter::Meter;
 use super::truth::program::Running;
-use super::truth::programs::{Busy, PROGRAMS, Program, Progress};
+use super::truth::programs::{PROGRAMS, Program, Progress};
 use super::{BenchContext, machine};
 
 /// Populating 16 GiB takes half a minute if the hypervisor must find the memory first.
 const READY_LIMIT: Duration = Duration::from_mins(5);
-/// A name for the output of a program with a log.
 const LOG: &str = "progress.log";
 
-/// The identity of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Which {
     /// A real program of the truth bench.
@@ -29,7 +27,6 @@ pub(super) enum Which {
     Pattern(&'static str),
     /// `experiments/workloads/faults.c` with these arguments.
     Faults(&'static [&'static str]),
-    /// A program that reads cached files.
     CachedFiles,
 }
 
@@ -43,7 +40,6 @@ impl Which {
         }
     }
 
-    /// Returns what it lacks here, if anything.
     pub(super) fn lacks(self) -> Option<String> {
         let Self::Real(name) = self else {
             return None;
@@ -51,27 +47,25 @@ impl Which {
         real(name).map_or_else(|error| Some(error.to_string()), Program::lacks)
     }
 
-    pub(super) fn start(self, context: &BenchContext) -> anyhow::Result<Subject> {
+    pub(super) fn start(self, context: &BenchContext) -> Result<Subject> {
         match self {
             Self::Real(name) => {
                 let program = real(name)?;
-                let busy = program.start(context)?;
+                let group = program.start(context)?;
+                let folder = group.folder.as_ref().context("it has a folder")?;
                 let meter = match program.progress {
-                    Progress::BytesRead => Meter::BytesRead(busy.pid()),
-                    Progress::Waits => Meter::Waits(busy.pid()),
-                    Progress::Said => Meter::Said(busy.folder().join("said")),
+                    Progress::BytesRead => Meter::BytesRead(group.pid),
+                    Progress::Waits => Meter::Waits(group.pid),
+                    Progress::Said => Meter::Said(folder.path().join("said")),
                 };
-                Ok(Subject::new(Process::Real(busy), meter))
+                Ok(Subject::new(group, meter))
             }
             Self::Drawn(number) => {
                 let available = machine::meminfo("MemAvailable:").unwrap_or(0);
                 let seed = context.truth.seed;
                 let running = Running::start(context, seed, number, available / 8)?;
-                let journal = running.journal().to_owned();
-                Ok(Subject::new(
-                    Process::Drawn(running),
-                    Meter::Journal(journal),
-                ))
+                let meter = Meter::Journal(running.journal);
+                Ok(Subject::new(Group::of(running.child), meter))
             }
             Self::Pattern(name) => {
                 let mut command = Command::new(&context.isotherm);
@@ -88,15 +82,18 @@ impl Which {
                 logged(context, &mut command, Meter::Rounds)
             }
             Self::CachedFiles => {
-                let files = CachedFiles::start(context)?;
-                let meter = Meter::BytesRead(files.pid());
-                Ok(Subject::new(Process::CachedFiles(files), meter))
+                let (reader, files) = CachedFiles::start(context)?;
+                let meter = Meter::BytesRead(reader.id());
+                Ok(Subject {
+                    files: Some(files),
+                    ..Subject::new(Group::of(reader), meter)
+                })
             }
         }
     }
 }
 
-fn real(name: &str) -> anyhow::Result<&'static Program> {
+fn real(name: &str) -> Result<&'static Program> {
     const ALL: &[Program] = &PROGRAMS;
     let program = ALL.iter().find(|program| program.name == name);
     program.with_context(|| format!("there is no program `{name}`"))
@@ -107,7 +104,7 @@ fn logged(
     context: &BenchContext,
     command: &mut Command,
     meter: fn(std::path::PathBuf) -> Meter,
-) -> anyhow::Result<Subject> {
+) -> Result<Subject> {
     let path = context.scratch(LOG);
     let file = File::create(&path).context("cannot write to the temporary folder")?;
     let mut child = Guarded::spawn(context, command.stdout(file))?;
@@ -122,11 +119,11 @@ fn logged(
         child.check_running()?;
         context.sleep(Duration::from_millis(50))?;
     }
-    Ok(Subject::new(Process::Logged(child), meter))
+    Ok(Subject::new(Group::of(child), meter))
 }
 
 /// Writes a C program, `unit.c`, that a compiler is busy with for a moment.
-fn write_unit(context: &BenchContext) -> anyhow::Result<()> {
+fn write_unit(context: &BenchContext) -> Result<()> {
     let functions = (0..200).map(|n| {
         format!("int f{n}(int *a, int n) {{ int s = {n}; for (int i = 0; i < n; i++) s = s * a[i] + (s >> 3); return s; }}\n")
     });
@@ -134,51 +131,19 @@ fn write_unit(context: &BenchContext) -> anyhow::Result<()> {
         .context("cannot write a program")
 }
 
-/// A running program.
 pub(super) struct Subject {
-    process: Process,
-    meter: Meter,
-}
-
-enum Process {
-    Real(Busy),
-    Drawn(Running),
-    Logged(Guarded),
-    CachedFiles(CachedFiles),
+    pub(super) group: Group,
+    pub(super) meter: Meter,
+    /// The files that it reads, if it is the reader of cached files.
+    pub(super) files: Option<CachedFiles>,
 }
 
 impl Subject {
-    fn new(process: Process, meter: Meter) -> Self {
-        Self { process, meter }
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        match &self.process {
-            Process::Real(busy) => busy.pid(),
-            Process::Drawn(running) => running.pid(),
-            Process::Logged(child) => child.id(),
-            Process::CachedFiles(files) => files.pid(),
-        }
-    }
-
-    pub(super) fn meter(&self) -> Meter {
-        self.meter.clone()
-    }
-
-    pub(super) fn check_running(&mut self) -> anyhow::Result<()> {
-        match &mut self.process {
-            Process::Real(busy) => busy.check_running(),
-            Process::Drawn(running) => running.check_running(),
-            Process::Logged(child) => child.check_running(),
-            Process::CachedFiles(files) => files.check_running(),
-        }
-    }
-
-    /// Returns the files that it reads, if it is the reader of cached files.
-    pub(super) fn cached_files(&self) -> Option<&CachedFiles> {
-        match &self.process {
-            Process::CachedFiles(files) => Some(files),
-            _ => None,
+    fn new(group: Group, meter: Meter) -> Self {
+        Self {
+            group,
+            meter,
+            files: None,
         }
     }
 }

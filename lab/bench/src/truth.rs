@@ -7,12 +7,13 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use isotherm_engine::Nanos;
 use isotherm_workload::family::verdict::{Verdict, settled, verdict};
 use isotherm_workload::family::{Case, Ready, TouchJournal};
+use isotherm_workload::run::now;
 use serde::Serialize;
 use serde_json::json;
 
@@ -31,7 +32,6 @@ mod score;
 
 /// Time for a program to populate its memory.
 const READY_LIMIT: Duration = Duration::from_mins(2);
-/// Time between two samples of a program's resident memory.
 const RSS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Options of this bench.
@@ -66,7 +66,6 @@ pub(super) struct Options {
     replay: Option<PathBuf>,
 }
 
-/// One program, recorded in one mode.
 #[derive(Serialize)]
 struct Run {
     mode: String,
@@ -93,7 +92,6 @@ impl Run {
     }
 }
 
-/// All modes on one program.
 #[derive(Serialize)]
 struct Watched {
     case: Case,
@@ -104,12 +102,7 @@ struct Watched {
     failures: Vec<String>,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
-    if !context.named {
-        return Ok(BenchOutcome::Skip(
-            "it takes long; name it to run it".into(),
-        ));
-    }
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let options = &context.truth;
     let modes = modes(context)?;
     let asked = options.cases.is_some() || !options.case.is_empty();
@@ -143,20 +136,19 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     if !programs.is_empty() {
         tables.push(real::table(&compared));
     }
-    Ok(BenchOutcome::Done {
+    Ok(BenchOutcome::Done(
         tables,
-        data: json!({
+        json!({
             "seed": options.seed,
             "cases": watched,
             "replayed": replayed,
             "programs": compared,
             "skipped": skipped,
         }),
-    })
+    ))
 }
 
-/// Runs the programs that are drawn.
-fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>> {
+fn family(context: &BenchContext, modes: &[Mode]) -> Result<Vec<Watched>> {
     let options = &context.truth;
     let numbers: Vec<u64> = if options.case.is_empty() {
         (0..options.cases.unwrap_or(12)).collect()
@@ -178,7 +170,7 @@ fn family(context: &BenchContext, modes: &[Mode]) -> anyhow::Result<Vec<Watched>
 }
 
 /// Returns the default monitor at each budget, and DAMON's rules.
-fn modes(context: &BenchContext) -> anyhow::Result<Vec<Mode>> {
+fn modes(context: &BenchContext) -> Result<Vec<Mode>> {
     if !context.modes.is_empty() {
         return Ok(context.modes.clone());
     }
@@ -192,19 +184,14 @@ fn modes(context: &BenchContext) -> anyhow::Result<Vec<Mode>> {
         .collect()
 }
 
-fn watch_case(
-    context: &BenchContext,
-    seed: u64,
-    number: u64,
-    modes: &[Mode],
-) -> anyhow::Result<Watched> {
+fn watch_case(context: &BenchContext, seed: u64, number: u64, modes: &[Mode]) -> Result<Watched> {
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     let mut program = Running::start(context, seed, number, available / 4)?;
     let ready = program.ready.clone();
     let (mut taken, mut failures) = (Vec::new(), Vec::new());
     for mode in modes {
-        program.check_running()?;
-        match record(context, mode, program.pid()) {
+        program.child.check_running()?;
+        match record(context, mode, program.child.id()) {
             Ok((recorded, rss)) => taken.push((mode, recorded, rss)),
             Err(error) if context.stop.load(Ordering::Relaxed) => return Err(error),
             Err(error) => failures.push(format!("{}: {error:#}", mode.name)),
@@ -241,19 +228,16 @@ fn watch_case(
 type Rss = Vec<(Nanos, u64)>;
 
 /// Records a process and samples its resident memory meanwhile.
-fn record(context: &BenchContext, mode: &Mode, pid: u32) -> anyhow::Result<(Recorded, Rss)> {
+fn record(context: &BenchContext, mode: &Mode, pid: u32) -> Result<(Recorded, Rss)> {
     let done = AtomicBool::new(false);
     let rss: Mutex<Rss> = Mutex::default();
     let duration = context.asked_duration.unwrap_or(Duration::from_secs(15));
     let recorded = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                if let (Ok(now), Some(bytes)) =
-                    (SystemTime::now().duration_since(UNIX_EPOCH), resident(pid))
-                {
-                    rss.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push((now.into(), bytes));
+                if let Some(bytes) = resident(pid) {
+                    let mut rss = rss.lock().unwrap_or_else(PoisonError::into_inner);
+                    rss.push((now(), bytes));
                 }
                 std::thread::sleep(RSS_INTERVAL);
             }

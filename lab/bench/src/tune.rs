@@ -8,58 +8,47 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::child::Guarded;
 use super::recording::trace;
-use super::stats::cell;
-use super::table::Table;
+use super::table::{Table, cell};
 use super::truth::program::Running;
 use super::{BenchContext, BenchOutcome, machine};
 
 /// Name and flags of each method. A search with the same number of replays is beside each published method.
-const METHODS: [(&str, &[&str]); 7] = [
-    ("search, 256", &["--preset", "prcl", "--budget", "256"]),
-    ("search, 40", &["--preset", "prcl", "--budget", "40"]),
-    ("search, 9", &["--preset", "prcl", "--budget", "9"]),
-    (
-        "damoos-grid",
-        &["--preset", "prcl", "--method", "damoos-grid"],
-    ),
-    (
-        "damoos-polyfit",
-        &["--preset", "prcl", "--method", "damoos-polyfit"],
-    ),
-    ("swarm", &["--preset", "prcl", "--method", "swarm"]),
+const METHODS: [(&str, &str); 7] = [
+    ("search, 256", "--preset prcl --budget 256"),
+    ("search, 40", "--preset prcl --budget 40"),
+    ("search, 9", "--preset prcl --budget 9"),
+    ("damoos-grid", "--preset prcl --method damoos-grid"),
+    ("damoos-polyfit", "--preset prcl --method damoos-polyfit"),
+    ("swarm", "--preset prcl --method swarm"),
     // DAMON's own tuning is a quota that follows a goal, at the preset's age.
     (
         "quota goal",
-        &["-c", "experiments/quota_goal.yaml", "--param", "age=5s"],
+        "-c experiments/quota_goal.yaml --param age=5s",
     ),
 ];
 
-/// Number of programs, unless an option gives it.
 const CASES: u64 = 4;
 /// Largest memory of a program: replays of more take minutes for each method.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Time for one method on one trace.
 const LIMIT: Duration = Duration::from_hours(1);
 
-/// The result of one method for one program.
 #[derive(Serialize)]
 struct Found {
     case: u64,
     method: &'static str,
     runs: f64,
     score: f64,
-    /// The score of the untuned preset.
     given: f64,
     settings: Value,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let (seed, cases) = (context.truth.seed, context.truth.cases);
     let mut found = Vec::new();
     for case in 0..cases.unwrap_or(CASES) {
@@ -71,7 +60,7 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     }
     let mut table = Table::new(
         "prcl tuned by DAMOOS' score on traces: replays, score, and how far below the best of all methods",
-        &["method", "replays", "score", "below the best", "worst"],
+        "method | replays | score | below the best | worst",
     );
     let best = |case: u64| {
         let of_case = found.iter().filter(|one| one.case == case);
@@ -98,16 +87,16 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
         .filter(|one| one.method == METHODS[0].0)
         .collect();
     row("prcl as it is", &of, |one| one.given, |_| 0.0);
-    Ok(BenchOutcome::Done {
-        tables: vec![table],
-        data: json!({ "seed": seed, "found": found }),
-    })
+    Ok(BenchOutcome::Done(
+        vec![table],
+        json!({ "seed": seed, "found": found }),
+    ))
 }
 
-fn record(context: &BenchContext, seed: u64, case: u64) -> anyhow::Result<PathBuf> {
+fn record(context: &BenchContext, seed: u64, case: u64) -> Result<PathBuf> {
     let available = machine::meminfo("MemAvailable:").unwrap_or(0);
     let program = Running::start(context, seed, case, (available / 8).min(MEMORY_MAX))?;
-    let path = trace(context, program.pid(), context.duration)?;
+    let path = trace(context, program.child.id(), context.duration)?;
     program.finish()?;
     Ok(path)
 }
@@ -117,13 +106,13 @@ fn tune(
     trace: &Path,
     case: u64,
     method: &'static str,
-    flags: &[&str],
-) -> anyhow::Result<Found> {
+    flags: &str,
+) -> Result<Found> {
     let mut command = Command::new(&context.isotherm);
     command
         .args(["tune", "--objective", "damoos", "--json", "-q"])
         .arg(trace)
-        .args(flags);
+        .args(flags.split(' '));
     let report = Guarded::json(context, &mut command, LIMIT).context(method)?;
     let number = |value: &Value| value.as_f64().context("a number is missing in the report");
     Ok(Found {

@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use isotherm_engine::Nanos;
 use isotherm_engine::statistics::median;
 use isotherm_record::CostSample;
@@ -22,9 +22,8 @@ use serde_json::{Value, json};
 use super::child::process_cpu;
 use super::meter::{Rate, Speed, now};
 use super::recording::{Recording, costs};
-use super::stats::{cell, mean_cell};
 use super::subject::{Subject, Which};
-use super::table::Table;
+use super::table::{Table, cell, mean_cell, number};
 use super::{BenchContext, BenchOutcome, Mode};
 
 /// Length of a turn of a recorder that is stopped and continued.
@@ -36,23 +35,15 @@ const RECORDINGS: u32 = 10;
 /// Time for a log's last line, which is written some time after its moment.
 const LOGGED: Duration = Duration::from_millis(250);
 
-/// A program that is watched, and the way of watching it.
 struct Variant {
     name: &'static str,
     which: Which,
     /// It runs also if it is not named.
     is_usual: bool,
     modes: &'static [&'static str],
-    recorder: Recorder,
-}
-
-/// The recorder's presence in a turn.
-#[derive(Clone, Copy)]
-enum Recorder {
-    /// One recorder is stopped and continued, once it has known the program for this number of seconds.
-    Stopped { after_s: u64 },
-    /// A recorder with the mode's flags, or one without.
-    Restarted,
+    /// One recorder is stopped and continued, once it has known the program for this number of seconds. Without it each
+    /// turn has a recorder of its own, with the mode's flags or without.
+    stopped_after_s: Option<u64>,
 }
 
 const VARIANTS: [Variant; 10] = [
@@ -72,7 +63,7 @@ const VARIANTS: [Variant; 10] = [
         is_usual: false,
         modes: &["all=--all"],
         // Until the recorder has seen all of memory several times.
-        recorder: Recorder::Stopped { after_s: 60 },
+        stopped_after_s: Some(60),
     },
     faults("map", &["map"]),
     faults("heap", &["heap"]),
@@ -93,7 +84,7 @@ const fn pattern(name: &'static str) -> Variant {
         which: Which::Pattern(name),
         is_usual: true,
         modes: &["default=", "physical=--physical"],
-        recorder: Recorder::Stopped { after_s: 10 },
+        stopped_after_s: Some(10),
     }
 }
 
@@ -103,11 +94,10 @@ const fn faults(name: &'static str, arguments: &'static [&'static str]) -> Varia
         which: Which::Faults(arguments),
         is_usual: false,
         modes: &["stacks=--stacks"],
-        recorder: Recorder::Restarted,
+        stopped_after_s: None,
     }
 }
 
-/// The cost of one mode for one program, pair by pair.
 #[derive(Serialize)]
 struct Loss {
     program: &'static str,
@@ -122,7 +112,7 @@ struct Loss {
     reported_percent: Option<f64>,
 }
 
-pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
+pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     let (mut losses, mut failures) = (Vec::new(), Vec::new());
     let (mut files, mut tables) = (Vec::new(), Vec::new());
     for variant in VARIANTS {
@@ -158,28 +148,17 @@ pub(super) fn run(context: &BenchContext) -> anyhow::Result<BenchOutcome> {
     }
     ensure!(!losses.is_empty(), "nothing could be measured");
     tables.insert(0, table(&losses));
-    Ok(BenchOutcome::Done {
+    Ok(BenchOutcome::Done(
         tables,
-        data: json!({ "losses": losses, "failures": failures, "files": files }),
-    })
+        json!({ "losses": losses, "failures": failures, "files": files }),
+    ))
 }
 
 fn table(losses: &[Loss]) -> Table {
     let mut table = Table::new(
         "turns with the recorder against those before and after: medians of pairs [least..most], means ± 95 %",
-        &[
-            "program",
-            "recording",
-            "pairs",
-            "units/s",
-            "CPU us/unit",
-            "loss %",
-            "mean",
-            "CPU/unit +%",
-            "mean",
-            "recorder CPU %",
-            "reported %",
-        ],
+        "program | recording | pairs | units/s | CPU us/unit | loss % | mean | CPU/unit +% | mean | \
+         recorder CPU % | reported %",
     );
     for loss in losses {
         table.row(vec![
@@ -200,8 +179,7 @@ fn table(losses: &[Loss]) -> Table {
 }
 
 fn middle(values: &[f64], digits: usize) -> String {
-    let middle = median(values.to_vec());
-    middle.map_or_else(|| "-".into(), |middle| format!("{middle:.digits$}"))
+    number(median(values.to_vec()), digits)
 }
 
 /// Turns without and with the recorder, of which the first and the last are without.
@@ -212,27 +190,24 @@ struct Turns {
     record: std::path::PathBuf,
 }
 
-/// Text and JSON about the cached files.
 type FilesTable = (Table, Vec<Value>);
 
 fn measure(
     context: &BenchContext,
     variant: &Variant,
     mode: &Mode,
-) -> anyhow::Result<(Loss, Option<FilesTable>)> {
+) -> Result<(Loss, Option<FilesTable>)> {
     println!("{}, {}", variant.name, mode.name);
     let mut subject = variant.which.start(context)?;
-    let speed = Speed::of(subject.meter(), Some(subject.pid()));
-    let turns = match variant.recorder {
-        Recorder::Stopped { after_s } => {
-            stopped(context, &subject, mode, Duration::from_secs(after_s))?
-        }
-        Recorder::Restarted => restarted(context, &mut subject, mode)?,
+    let speed = Speed::of(subject.meter.clone(), Some(subject.group.pid));
+    let turns = match variant.stopped_after_s {
+        Some(after) => stopped(context, &subject, mode, Duration::from_secs(after))?,
+        None => restarted(context, &mut subject, mode)?,
     };
-    subject.check_running()?;
+    subject.group.check_running()?;
     context.sleep(LOGGED)?;
     let rates = speed.within(&turns.windows);
-    let files = subject.cached_files();
+    let files = subject.files.as_ref();
     let files = files.map(|files| files.compare(context, &turns.record));
     let without = rates.iter().step_by(2).flatten();
     let loss = Loss {
@@ -264,17 +239,16 @@ fn changes(rates: &[Option<Rate>], of: fn(&Rate) -> f64, scale: f64) -> Vec<f64>
     finite(pairs)
 }
 
-/// Stops and continues one recorder.
 fn stopped(
     context: &BenchContext,
     subject: &Subject,
     mode: &Mode,
     after: Duration,
-) -> anyhow::Result<Turns> {
+) -> Result<Turns> {
     let pairs = (context.duration.as_secs() * u64::from(context.repeats) / 2).max(2) as u32;
     // It runs for some time at the end, too, in which it sees what it has missed.
     let time = after * 2 + TURN * (2 * pairs + 2);
-    let mut recording = Recording::start(context, mode, subject.pid(), time)?;
+    let mut recording = Recording::start(context, mode, subject.group.pid, time)?;
     context.sleep(after)?;
     let cpu = process_cpu(recording.id())?;
     let mut windows = Vec::new();
@@ -302,7 +276,7 @@ fn stopped(
 }
 
 /// Starts a recorder for each turn, without and with the flags of the mode.
-fn restarted(context: &BenchContext, subject: &mut Subject, mode: &Mode) -> anyhow::Result<Turns> {
+fn restarted(context: &BenchContext, subject: &mut Subject, mode: &Mode) -> Result<Turns> {
     let length = context.asked_duration.unwrap_or(RECORDING);
     let children = ["--children".to_owned()];
     let arms = [&children[..0], mode.flags.as_slice()].map(|flags| Mode {
@@ -312,10 +286,10 @@ fn restarted(context: &BenchContext, subject: &mut Subject, mode: &Mode) -> anyh
     let (mut windows, mut shares) = (Vec::new(), Vec::new());
     let mut record = context.scratch.path().to_owned();
     for turn in 0..=2 * RECORDINGS * context.repeats {
-        subject.check_running()?;
+        subject.group.check_running()?;
         let at = turn as usize % arms.len();
         let from = now();
-        let recording = Recording::start(context, &arms[at], subject.pid(), length)?;
+        let recording = Recording::start(context, &arms[at], subject.group.pid, length)?;
         let (path, share) = recording.end(context)?;
         windows.push((from, now()));
         record = path;

@@ -54,6 +54,11 @@ trait Memory: Any + Send {
     fn touch(&mut self);
 }
 
+fn built(bytes: usize, memory: impl Memory) -> Built {
+    let memory = Box::new(memory);
+    Built { bytes, memory }
+}
+
 impl Memory for Vec<u64> {
     fn touch(&mut self) {
         for value in self.iter_mut().step_by(PAGE / 8) {
@@ -70,10 +75,7 @@ where
     Vec<Key>: Memory,
 {
     let index = vec![key; bytes / size_of::<Key>()];
-    Built {
-        bytes: pages_of(bytes + 16),
-        memory: Box::new(index),
-    }
+    built(pages_of(bytes + 16), index)
 }
 
 struct SessionCache {
@@ -90,30 +92,23 @@ impl SessionCache {
             (sessions.capacity() * 8 / 7).next_power_of_two()
                 * (size_of::<(u64, Box<[u64]>)>() + 1),
         );
-        let mut built = table;
+        let mut filled = table;
         for at in 0.. {
-            if built >= bytes || sessions.len() == sessions.capacity() {
+            if filled >= bytes || sessions.len() == sessions.capacity() {
                 break;
             }
             let session = vec![at; 1 + next_random(&mut seed) % 48].into_boxed_slice();
-            built += block_of(session.as_ptr());
+            filled += block_of(session.as_ptr());
             sessions.insert(at, session);
         }
-        Built {
-            bytes: built,
-            memory: Box::new(SessionCache { sessions }),
-        }
+        built(filled, SessionCache { sessions })
     }
 }
 
 impl Memory for SessionCache {
     fn touch(&mut self) {
-        black_box(
-            self.sessions
-                .values()
-                .map(|session| session[0])
-                .sum::<u64>(),
-        );
+        let first = self.sessions.values().map(|session| session[0]);
+        black_box(first.sum::<u64>());
     }
 }
 
@@ -130,10 +125,8 @@ fn image_decode(bytes: usize) -> Built {
                 .collect()
         })
         .collect();
-    Built {
-        bytes: rows.iter().map(|row| block_of(row.as_ptr())).sum(),
-        memory: Box::new(Image(rows)),
-    }
+    let bytes = rows.iter().map(|row| block_of(row.as_ptr())).sum();
+    built(bytes, Image(rows))
 }
 
 impl Memory for Image {
@@ -153,10 +146,7 @@ fn log_ring_open(bytes: usize) -> Built {
     for at in 0..bytes as u64 / 8 {
         ring.push(at);
     }
-    Built {
-        bytes: pages_of(bytes + 16),
-        memory: Box::new(ring),
-    }
+    built(pages_of(bytes + 16), ring)
 }
 
 struct Metrics(BTreeMap<u32, String>);
@@ -165,26 +155,20 @@ struct Metrics(BTreeMap<u32, String>);
 #[inline(never)]
 fn metrics_table_load(bytes: usize) -> Built {
     let mut table = BTreeMap::new();
-    let mut built = 0;
-    while built < bytes {
+    let mut filled = 0;
+    while filled < bytes {
         let name = "m".repeat(1500);
-        built += block_of(name.as_ptr());
+        filled += block_of(name.as_ptr());
         table.insert(table.len() as u32, name);
     }
-    Built {
-        bytes: built,
-        memory: Box::new(Metrics(table)),
-    }
+    built(filled, Metrics(table))
 }
 
 impl Memory for Metrics {
     fn touch(&mut self) {
-        black_box(
-            self.0
-                .values()
-                .map(|name| usize::from(name.as_bytes()[0]) + usize::from(name.as_bytes()[1499]))
-                .sum::<usize>(),
-        );
+        let names = self.0.values().map(String::as_bytes);
+        let ends = names.map(|name| usize::from(name[0]) + usize::from(name[1499]));
+        black_box(ends.sum::<usize>());
     }
 }
 
@@ -199,19 +183,16 @@ struct Journal(Option<Box<Step>>);
 #[inline(never)]
 fn undo_journal_reserve(bytes: usize) -> Built {
     let mut last: Option<Box<Step>> = None;
-    let mut built = 0;
-    while built < bytes {
+    let mut filled = 0;
+    while filled < bytes {
         let step = Box::new(Step {
             before: last.take(),
-            state: [built as u64; 12],
+            state: [filled as u64; 12],
         });
-        built += block_of(&raw const *step);
+        filled += block_of(&raw const *step);
         last = Some(step);
     }
-    Built {
-        bytes: built,
-        memory: Box::new(Journal(last)),
-    }
+    built(filled, Journal(last))
 }
 
 impl Memory for Journal {

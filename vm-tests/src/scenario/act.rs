@@ -1,12 +1,11 @@
 //! Every action on a process, on each kernel, checked by the state of its pages afterwards.
 
 use super::Report;
-use super::acting::{
-    self, COLD, Deed, HOT, Pages, STILL, TABLES, about, deed, done, intact, mib, pages,
-};
+use super::acting::{self, COLD, Deed, HOT, STILL, TABLES, about, deed, done, intact, mib, pages};
 use super::workload::SLOW;
-use crate::error::VmError;
+use crate::error::Result;
 use crate::kernel::Kernel;
+use crate::pages::Pages;
 use crate::vm::VmOutput;
 
 /// Shell that starts a workload on huge pages. The workload writes a quarter of them, every fourth page, and then uses
@@ -22,7 +21,7 @@ const SPARSE_UNUSED: u64 = 12 << 20;
 /// Tolerance in bytes: pages may be on their way when they are counted, and the monitor makes mistakes.
 const SLACK: u64 = 1 << 20;
 
-pub(super) fn actions(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn actions(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         // Only the schemes may make huge pages here.
         "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled\n\
@@ -50,43 +49,37 @@ pub(super) fn actions(kernel: Kernel) -> Result<Report, VmError> {
          kill $target; isotherm swap off\n",
         all = HOT + COLD,
         hot_only = HOT + 2 * SLACK,
-        small = STILL.start_anywhere(),
+        small = STILL.start(1),
         default = STILL.start_with(1, "default"),
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
-    let mut report = Report::default();
-    reclaim(&mut report, &output)?;
-    huge_pages(&mut report, &output)?;
-    Ok(report)
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
+    reclaim(report, &output)?;
+    huge_pages(report, &output)
 }
 
-/// Checks pageout, cold and stat.
-fn reclaim(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn reclaim(report: &mut Report, output: &VmOutput) -> Result<()> {
     let start = pages(output, "start")?;
     let (pageout, after) = done(report, output, "pageout", "paged-out")?;
-    about(report, &out_of_memory(&after, COLD))?;
-    says(report, &pageout, COLD)?;
+    about(&out_of_memory(&after, COLD))?;
+    says(&pageout, COLD)?;
     intact(&start, &after, "when it was paged out")?;
 
     let before = pages(output, "before-cold")?;
     let (cold, after) = done(report, output, "cold", "cooled")?;
     let present = after.cold.present;
-    about(
-        report,
-        &[
-            ("referenced before", before.referenced, HOT + COLD, SLACK),
-            ("referenced after", after.referenced, HOT, 2 * SLACK),
-            ("in memory after", present, COLD, 0),
-        ],
-    )?;
-    says(report, &cold, COLD)?;
+    about(&[
+        ("referenced before", before.referenced, HOT + COLD, SLACK),
+        ("referenced after", after.referenced, HOT, 2 * SLACK),
+        ("in memory after", present, COLD, 0),
+    ])?;
+    says(&cold, COLD)?;
 
     let (stat, after) = done(report, output, "stat", "counted")?;
     let present = after.cold.present;
-    about(report, &[("in memory after counting", present, COLD, 0)])?;
+    about(&[("in memory after counting", present, COLD, 0)])?;
     ensure!(
         stat.applied == 0 && stat.tried >= HOT + COLD,
-        "stat tried {}\n{report}",
+        "stat tried {}",
         mib(stat.tried)
     );
     intact(&start, &after, "when it was cooled and counted")
@@ -100,10 +93,9 @@ fn out_of_memory(after: &Pages, swapped: u64) -> [(&'static str, u64, u64, u64);
     ]
 }
 
-/// Checks hugepage, collapse and nohugepage.
-fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<()> {
     let start = pages(output, "small")?;
-    about(report, &[("huge at first", start.anon_huge, 0, 0)])?;
+    about(&[("huge at first", start.anon_huge, 0, 0)])?;
     for (did, looked, wanted, huge) in [
         ("hugepage", "hot-huge", HOT, HOT),
         ("collapse", "all-huge", COLD, HOT + COLD),
@@ -111,20 +103,17 @@ fn huge_pages(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         ("written", "kept", 0, HOT + COLD),
     ] {
         let (deed, after) = done(report, output, did, looked)?;
-        about(
-            report,
-            &[
-                (did, deed.applied, wanted, 0),
-                (looked, after.anon_huge, huge, 0),
-            ],
-        )?;
+        about(&[
+            (did, deed.applied, wanted, 0),
+            (looked, after.anon_huge, huge, 0),
+        ])?;
         intact(&start, &after, &format!("by {}", deed.action))?;
     }
     unused(report, output)
 }
 
 /// Checks that nohugepage frees the part of huge pages that was never written.
-fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn unused(report: &mut Report, output: &VmOutput) -> Result<()> {
     let before = output.number("anon-before")? << 10;
     let after = output.number("anon-after")? << 10;
     let nohugepage = deed(output, "nohugepage")?;
@@ -137,21 +126,21 @@ fn unused(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     let given_back = ("given back", nohugepage.applied, SPARSE_UNUSED, 0);
     let less = ("less memory", before - after, SPARSE_UNUSED, SLACK);
-    about(report, &[given_back, less])
+    about(&[given_back, less])
 }
 
 /// Fails unless the product reports at least `bytes` as applied. Its target has other memory, too.
-fn says(report: &Report, deed: &Deed, bytes: u64) -> Result<(), VmError> {
+fn says(deed: &Deed, bytes: u64) -> Result<()> {
     ensure!(
         deed.applied >= bytes - SLACK,
-        "{} says less than it did\n{report}",
+        "{} says less than it did",
         deed.action
     );
     Ok(())
 }
 
 /// Pages out incompressible memory, three times the size of the swap.
-pub(super) fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn more_than_swap(kernel: Kernel, report: &mut Report) -> Result<()> {
     let swap = 8 << 20;
     let script = format!(
         "isotherm swap zram --size 8M || exit 1\n\
@@ -160,28 +149,23 @@ pub(super) fn more_than_swap(kernel: Kernel) -> Result<Report, VmError> {
          grep Swap /proc/meminfo >/out/meminfo\n\
          look paged-out --sum\n\
          act cold {TABLES} --no-guard --scheme 'min max min max min max cold' --duration 6s --pid $target\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
         // The eighth that is kept for the system, and a remainder that is too small for the next pages.
         left_kb = (swap / 8 + (SLACK / 4)) >> 10,
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     let start = pages(&output, "start")?;
-    let mut report = Report::default();
-    let (pageout, after) = done(&mut report, &output, "pageout", "paged-out")?;
+    let (pageout, after) = done(report, &output, "pageout", "paged-out")?;
     for line in output.text("meminfo")?.lines() {
         report.say(line);
     }
     // An eighth is kept for the system, and another one holds other memory of the target.
-    about(&report, &out_of_memory(&after, swap / 8 * 6))?;
+    about(&out_of_memory(&after, swap / 8 * 6))?;
     ensure!(
         pageout.refused("swap_full") >= COLD - swap - SLACK,
-        "what did not fit is not counted as that\n{report}"
+        "what did not fit is not counted as that"
     );
     let cold = deed(&output, "cold")?;
-    ensure!(
-        cold.refused("swap_full") == 0,
-        "cold needs no swap\n{report}"
-    );
-    intact(&start, &after, "when swap was full")?;
-    Ok(report)
+    ensure!(cold.refused("swap_full") == 0, "cold needs no swap");
+    intact(&start, &after, "when swap was full")
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Report;
 use super::acting::{self, COLD, STILL, about, deed, intact, mib, pages};
 use super::workload;
-use crate::error::VmError;
+use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
@@ -28,7 +28,7 @@ const SQUEEZE: &str = "\
     paged_out() { [ $(awk '/VmSwap/ { print $2 }' /proc/$target/status) -gt 20480 ]; }\n\
     stopped() { isotherm status --json >/out/status.json 2>/dev/null && grep -q '\"exceeded\": *\"psi\"' /out/status.json; }\n";
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "{SQUEEZE}\
          isotherm swap zram --size 256M || exit 1\n\
@@ -50,11 +50,10 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
          isotherm stop >/dev/null\n\
          kill -9 $squeezed\n\
          look end --sum\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
     );
-    let vm = acting::vm(kernel, &script)?;
+    let vm = acting::vm(&STILL, kernel, &script)?;
     let output = vm.cmdline_extra("psi=1").run_ok()?;
-    let mut report = Report::default();
     let run = deed(&output, "run")?;
     report.say(format!(
         "{}: applied {}, the guard stopped it {} time(s)",
@@ -62,18 +61,15 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         mib(run.applied),
         run.guard_stops
     ));
-    stopped(&mut report, &workload::items(&output, "run")?)?;
-    ensure!(
-        run.guard_stops >= 1,
-        "the summary tells of no stop\n{report}"
-    );
+    stopped(report, &workload::items(&output, "run")?)?;
+    ensure!(run.guard_stops >= 1, "the summary tells of no stop");
     let spared = pages(&output, "spared")?.cold.present;
     report.say(format!(
         "idle again under pressure, and spared: {}",
         mib(spared)
     ));
-    about(&report, &[("resident cold memory", spared, COLD, 1 << 20)])?;
-    status(&mut report, &output)?;
+    about(&[("resident cold memory", spared, COLD, 1 << 20)])?;
+    status(report, &output)?;
     let (start, end) = (pages(&output, "start")?, pages(&output, "end")?);
     intact(&start, &end, "under pressure")?;
 
@@ -81,29 +77,29 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         "isotherm swap zram --size 256M || exit 1\n\
          {start}isotherm run {LIMITED} --duration 1s 2>/out/why && exit 1\n\
          look start\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
     );
-    let vm = acting::vm(kernel, &script)?;
+    let vm = acting::vm(&STILL, kernel, &script)?;
     let output = vm.cmdline_extra("psi=0").run_ok()?;
     let why = output.text("why")?;
     let last = why.trim().lines().last().unwrap_or_default();
     report.say(format!("with psi=0: {last}"));
     ensure!(
         why.contains("psi=1"),
-        "why pressure cannot be limited is not said\n{report}"
+        "why pressure cannot be limited is not said"
     );
     let swapped = pages(&output, "start")?.cold.swapped;
     ensure!(
         swapped == 0,
-        "{} were paged out without a guard\n{report}",
+        "{} were paged out without a guard",
         mib(swapped)
     );
-    Ok(report)
+    Ok(())
 }
 
 /// Fails unless pressure stopped the schemes according to the record, and they did nothing until the guard opened
 /// again.
-fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
+fn stopped(report: &mut Report, items: &[Item]) -> Result<()> {
     let began = items.iter().find_map(|item| match item {
         Item::Snapshot(Snapshot { start, .. }) => Some(*start),
         _ => None,
@@ -135,12 +131,12 @@ fn stopped(report: &mut Report, items: &[Item]) -> Result<(), VmError> {
     ));
     ensure!(
         by_pressure >= 1 && meanwhile == 0 && before >= COLD / 4,
-        "pressure did not stop the schemes\n{report}"
+        "pressure did not stop the schemes"
     );
     Ok(())
 }
 
-fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn status(report: &mut Report, output: &VmOutput) -> Result<()> {
     let status: Value = output.json("status")?;
     let guard = &status["contexts"][0]["guard"];
     for line in output.text("status.txt")?.lines() {
@@ -150,7 +146,7 @@ fn status(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     }
     ensure!(
         guard["exceeded"] == "psi" && guard["is_open"] == false,
-        "the status does not tell of the stop: {guard}\n{report}"
+        "the status does not tell of the stop: {guard}"
     );
     Ok(())
 }

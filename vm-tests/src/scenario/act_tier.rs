@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::acting::{
-    self, COLD, HOT, Pages, Part, STILL, TABLES, about, demote, done, intact, mib, pages, promote,
+    self, COLD, HOT, STILL, TABLES, about, demote, done, intact, mib, pages, promote,
 };
-use crate::error::VmError;
+use crate::error::Result;
 use crate::kernel::Kernel;
+use crate::pages::{Pages, Part};
 use crate::vm::VmOutput;
 
 /// Tolerance in bytes. The table monitor finds idle memory page by page; a few pages may be elsewhere for other
@@ -54,7 +55,7 @@ const REFUSED: &str = "\
     refuses 'there is no NUMA node 7' --pid $target --scheme '4K max 0 0 3s max DEMOTE 7'\n\
     refuses 'on node 1 already' --physical --node 1 --scheme '4K max 0 0 3s max DEMOTE 1'\n";
 
-pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "{on_0}look start --sum\n\
          {REFUSED}\
@@ -83,13 +84,12 @@ pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
         on_1 = STILL.start(2),
         most_hot = HOT - SLACK / 2,
     );
-    let output = acting::vm(kernel, &script)?
+    let output = acting::vm(&STILL, kernel, &script)?
         .numa_nodes(2)
         .text("/slow.json", &configuration(demote_slowly()))
         .text("/hot.json", &configuration(promote("25 %", "0 s")))
         .run_ok()?;
-    let mut report = Report::default();
-    of_a_process(&mut report, &output)?;
+    of_a_process(report, &output)?;
 
     let (start, after) = (pages(&output, "victim")?, pages(&output, "killed")?);
     report.say(format!(
@@ -98,91 +98,83 @@ pub(super) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
     ));
     ensure!(
         (1..COLD).contains(&after.cold.on(1)),
-        "it was not killed in the middle\n{report}"
+        "it was not killed in the middle"
     );
     intact(&start, &after, "when what moved it was killed")?;
 
     let start = pages(&output, "again")?;
-    let (_, after) = done(&mut report, &output, "physical", "by-frames")?;
-    placed(&report, "started on node 0", &start, [HOT + COLD, 0])?;
-    mostly(&report, after.cold.on(1), after.hot.on(0), &after)?;
-    intact(&start, &after, "when it was demoted by frames")?;
-    Ok(report)
+    let (_, after) = done(report, &output, "physical", "by-frames")?;
+    placed("started on node 0", &start, [HOT + COLD, 0])?;
+    mostly(after.cold.on(1), after.hot.on(0), &after)?;
+    intact(&start, &after, "when it was demoted by frames")
 }
 
 /// Checks that memory of a process moves to another node and back, page by page.
-fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<()> {
     let start = pages(output, "start")?;
-    placed(report, "at first", &start, [HOT + COLD, 0])?;
+    placed("at first", &start, [HOT + COLD, 0])?;
     let (cold, after) = done(report, output, "cold", "demoted")?;
-    placed(report, "demoted", &after, [HOT, COLD])?;
-    about(
-        report,
-        &[
-            ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
-            ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
-            // The target has a little more memory.
-            ("migrate_cold", cold.applied, COLD, 3 * SLACK),
-            ("from node 0 to 1", cold.moved(0, 1), cold.applied, 0),
-        ],
-    )?;
+    placed("demoted", &after, [HOT, COLD])?;
+    about(&[
+        ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
+        ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
+        // The target has a little more memory.
+        ("migrate_cold", cold.applied, COLD, 3 * SLACK),
+        ("from node 0 to 1", cold.moved(0, 1), cold.applied, 0),
+    ])?;
     intact(&start, &after, "when it was demoted")?;
 
     let on_1 = pages(output, "on-1")?;
-    placed(report, "started on node 1", &on_1, [0, HOT + COLD])?;
+    placed("started on node 1", &on_1, [0, HOT + COLD])?;
     let (hot, after) = done(report, output, "hot", "promoted")?;
-    placed(report, "promoted", &after, [HOT, COLD])?;
-    about(
-        report,
-        &[
-            ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
-            ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
-            ("migrate_hot", hot.applied, HOT, 2 * SLACK),
-            ("from node 1 to 0", hot.moved(1, 0), hot.applied, 0),
-        ],
-    )?;
+    placed("promoted", &after, [HOT, COLD])?;
+    about(&[
+        ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
+        ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
+        ("migrate_hot", hot.applied, HOT, 2 * SLACK),
+        ("from node 1 to 0", hot.moved(1, 0), hot.applied, 0),
+    ])?;
     intact(&start, &after, "when it was promoted")
 }
 
 /// Fails unless the mappings hold about this much on each node according to numa_maps.
-fn placed(report: &Report, when: &str, pages: &Pages, want: [u64; 2]) -> Result<(), VmError> {
+fn placed(when: &str, pages: &Pages, want: [u64; 2]) -> Result<()> {
     for (node, want) in (0..).zip(want) {
         let what = format!("{when}, on node {node} by numa_maps");
         let bytes = pages.numa_maps.get(&node).copied().unwrap_or(0);
-        about(report, &[(what.as_str(), bytes, want, SLACK)])?;
+        about(&[(what.as_str(), bytes, want, SLACK)])?;
     }
     Ok(())
 }
 
 /// Fails unless most of the cold memory went and almost all of the hot memory stayed.
-fn mostly(report: &Report, went: u64, stayed: u64, pages: &Pages) -> Result<(), VmError> {
+fn mostly(went: u64, stayed: u64, pages: &Pages) -> Result<()> {
     let bytes = |part: &Part| part.present + part.swapped;
     let cold = went as f64 / bytes(&pages.cold) as f64;
     let hot = stayed as f64 / bytes(&pages.hot) as f64;
     ensure!(
         cold >= LEAST_COLD && hot >= LEAST_HOT,
-        "{cold:.2} of the cold memory went, {hot:.2} of the hot memory stayed\n{report}"
+        "{cold:.2} of the cold memory went, {hot:.2} of the hot memory stayed"
     );
     Ok(())
 }
 
-pub(super) fn whole_machine(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn whole_machine(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "isotherm swap zram --size 256M || exit 1\n\
          {start}look start --sum\n\
          act physical --cpu-budget 20% --no-guard --preset pprcl --duration 24s\n\
          look paged-out --sum\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
-    let mut report = Report::default();
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     let start = pages(&output, "start")?;
-    let (_, after) = done(&mut report, &output, "physical", "paged-out")?;
-    mostly(&report, after.cold.swapped, after.hot.present, &after)?;
+    let (_, after) = done(report, &output, "physical", "paged-out")?;
+    mostly(after.cold.swapped, after.hot.present, &after)?;
     intact(
         &start,
         &after,
         "when the machine's idle memory was paged out",
     )?;
-    Ok(report)
+    Ok(())
 }

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use super::Report;
 use super::workload::Workload;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
+use crate::pages::{Pages, Part};
 use crate::vm::{Vm, VmOutput};
 
 /// A hot quarter of 32 MiB, in pieces here and there, of random content that is only read.
@@ -23,9 +24,7 @@ pub(super) const STILL: Workload = Workload::Exercise(
 pub(super) const STILL_IN_ONE: Workload = Workload::Exercise(
     "heap, 32MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=8MiB piece=8MiB seed=1\n",
 );
-/// Hot bytes of the workload.
 pub(super) const HOT: u64 = 8 << 20;
-/// Cold bytes of the workload.
 pub(super) const COLD: u64 = 24 << 20;
 
 /// Options of the table monitor, with more than enough CPU time for emulation.
@@ -34,56 +33,14 @@ pub(super) const TABLES: &str = "--cpu-budget 20%";
 /// Shell functions for scripts, and the content of cold and hot memory.
 pub(super) const FUNCTIONS: &str = include_str!("acting.sh");
 
-/// Returns a machine that has everything these scenarios need.
-pub(super) fn vm(kernel: Kernel, script: &str) -> Result<Vm, VmError> {
-    vm_with(&STILL, kernel, script)
-}
-
-/// Returns such a machine with another workload than [`STILL`].
-pub(super) fn vm_with(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
+/// Returns a machine that has everything these scenarios need, with this workload.
+pub(super) fn vm(workload: &Workload, kernel: Kernel, script: &str) -> Result<Vm> {
     let script = format!("{FUNCTIONS}{script}");
     Ok(workload.vm(kernel, &script)?.zram())
 }
 
-/// Places of a workload's memory, in bytes.
-#[derive(Deserialize)]
-pub(super) struct Pages {
-    pub(super) hot: Part,
-    pub(super) cold: Part,
-    pub(super) anon_huge: u64,
-    pub(super) referenced: u64,
-    pub(super) numa_maps: BTreeMap<u32, u64>,
-}
-
-/// Bytes of the hot or the cold part, by place.
-#[derive(Deserialize)]
-pub(super) struct Part {
-    pub(super) present: u64,
-    pub(super) swapped: u64,
-    pub(super) nodes: BTreeMap<u32, u64>,
-    /// Bytes in mappings that are advised to have huge pages, and not to.
-    pub(super) advised_huge: u64,
-    pub(super) advised_small: u64,
-    /// Bytes on the active list, if `look NAME --active` counted them.
-    active: Option<u64>,
-    sum: Option<u64>,
-}
-
-impl Part {
-    /// Returns the bytes on the active list, which `look NAME --active` counts.
-    pub(super) fn active(&self) -> Result<u64, VmError> {
-        let wrong = || VmError::Wrong("active pages were not counted".to_owned());
-        self.active.ok_or_else(wrong)
-    }
-
-    /// Returns the bytes on a node.
-    pub(super) fn on(&self, node: u32) -> u64 {
-        self.nodes.get(&node).copied().unwrap_or(0)
-    }
-}
-
 /// Reads the result of `look NAME`.
-pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages, VmError> {
+pub(super) fn pages(output: &VmOutput, name: &str) -> Result<Pages> {
     output.json(name)
 }
 
@@ -109,7 +66,6 @@ struct Summary {
     guard_stops: u64,
 }
 
-/// Bytes that went from one node to another.
 #[derive(Deserialize)]
 struct NodeMove {
     from: u32,
@@ -118,7 +74,6 @@ struct NodeMove {
 }
 
 impl Deed {
-    /// Returns the bytes that went from one node to another.
     pub(super) fn moved(&self, from: u32, to: u32) -> u64 {
         let ways = self.moved.iter();
         ways.filter(|way| (way.from, way.to) == (from, to))
@@ -126,7 +81,6 @@ impl Deed {
             .sum()
     }
 
-    /// Returns the bytes refused for this reason.
     pub(super) fn refused(&self, why: &str) -> u64 {
         self.refused.get(why).copied().unwrap_or(0)
     }
@@ -146,7 +100,7 @@ impl Deed {
 }
 
 /// Reads the counters of `act NAME`.
-pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed, VmError> {
+pub(super) fn deed(output: &VmOutput, name: &str) -> Result<Deed> {
     let summary: Summary = output.json(name)?;
     let deed = summary.schemes.into_iter().next();
     let deed = deed.ok_or_else(|| VmError::Wrong(format!("{name}.json lacks a scheme")))?;
@@ -201,7 +155,6 @@ pub(super) fn promote(rate: &str, age: &str) -> Value {
     })
 }
 
-/// Formats bytes as MiB.
 pub(super) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -244,14 +197,13 @@ pub(super) fn done(
     output: &VmOutput,
     did: &str,
     after: &str,
-) -> Result<(Deed, Pages), VmError> {
+) -> Result<(Deed, Pages)> {
     let (deed, after) = (deed(output, did)?, pages(output, after)?);
     say(report, &deed, &after);
     Ok((deed, after))
 }
 
-/// Fails unless the content of memory is unchanged.
-pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), VmError> {
+pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<()> {
     let sums = |pages: &Pages| (pages.hot.sum, pages.cold.sum);
     let (then, now) = (sums(before), sums(after));
     ensure!(
@@ -262,11 +214,11 @@ pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<(), Vm
 }
 
 /// Fails unless all of these are what they should be: a name, the bytes, the right bytes, and the slack.
-pub(super) fn about(report: &Report, all: &[(&str, u64, u64, u64)]) -> Result<(), VmError> {
+pub(super) fn about(all: &[(&str, u64, u64, u64)]) -> Result<()> {
     for (what, bytes, want, slack) in all {
         ensure!(
             bytes.abs_diff(*want) <= *slack,
-            "{what}: {}, not {} (within {})\n{report}",
+            "{what}: {}, not {} (within {})",
             mib(*bytes),
             mib(*want),
             mib(*slack)

@@ -1,13 +1,13 @@
 //! The kernels boot and have the features that the other scenarios rely on.
 
 use super::Report;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// Returns the value of the line `KEY=VALUE` that a script printed.
-fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str, VmError> {
+fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str> {
     output
         .stdout
         .lines()
@@ -15,20 +15,20 @@ fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str, VmError> {
         .ok_or_else(|| VmError::Wrong(format!("no line {key}=... in:\n{}", output.stdout)))
 }
 
-fn expect(output: &VmOutput, key: &str, want: &str) -> Result<(), VmError> {
+fn expect(output: &VmOutput, key: &str, want: &str) -> Result<()> {
     let got = fact(output, key)?;
     ensure!(got == want, "{key} is `{got}`, not `{want}`");
     Ok(())
 }
 
-pub(super) fn boot(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn boot(kernel: Kernel, report: &mut Report) -> Result<()> {
     let output = Vm::new(kernel)
         .module("zram")
         .script(
             "echo release=$(uname -r)\n\
              echo btf=$([ -s /sys/kernel/btf/vmlinux ] && echo yes)\n\
              echo bpf=$(cat /proc/sys/kernel/unprivileged_bpf_disabled)\n\
-             echo damon=$([ -d /sys/kernel/mm/damon/admin ] && echo yes)\n\
+             echo damon=$([ -d /sys/kernel/mm/damon/admin ] && echo yes || echo no)\n\
              echo zram=$([ -b /dev/zram0 ] && echo yes)\n\
              cp /sys/kernel/btf/vmlinux /out/btf\n\
              echo sum=$(sha256sum </out/btf)\n\
@@ -39,15 +39,12 @@ pub(super) fn boot(kernel: Kernel) -> Result<Report, VmError> {
     let release = kernel.image()?.release;
     expect(&output, "release", &release)?;
     expect(&output, "btf", "yes")?;
-    expect(
-        &output,
-        "damon",
-        if kernel == Kernel::Debian612 {
-            "yes"
-        } else {
-            ""
-        },
-    )?;
+    let damon = if kernel == Kernel::Debian612 {
+        "yes"
+    } else {
+        "no"
+    };
+    expect(&output, "damon", damon)?;
     expect(&output, "zram", "yes")?;
     // The file exists only where the bpf system call does; 2 is Debian's setting.
     expect(&output, "bpf", "2")?;
@@ -65,21 +62,15 @@ pub(super) fn boot(kernel: Kernel) -> Result<Report, VmError> {
         btf.starts_with(&0xeb9f_u16.to_le_bytes()),
         "the BTF that came back has no BTF magic"
     );
-    let mut report = Report::default();
     report.say(format!(
-        "{release}: {:.1} s in all, {} bytes of BTF, kernel DAMON: {}",
+        "{release}: {:.1} s in all, {} bytes of BTF, kernel DAMON: {damon}",
         output.elapsed.as_secs_f64(),
         btf.len(),
-        if kernel == Kernel::Debian612 {
-            "yes"
-        } else {
-            "no"
-        }
     ));
-    Ok(report)
+    Ok(())
 }
 
-pub(super) fn levels(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn levels(kernel: Kernel, report: &mut Report) -> Result<()> {
     let vm = Vm::new(kernel)
         .program(product::guest_tool()?, "vm-guest")
         .script(
@@ -98,15 +89,14 @@ pub(super) fn levels(kernel: Kernel) -> Result<Report, VmError> {
     );
     let booted_with_no5lvl = vm.cpu("la57=on").cmdline_extra("no5lvl").run_ok()?;
     expect(&booted_with_no5lvl, "high", "refused")?;
-    let mut report = Report::default();
     report.say(format!(
         "max,la57=off: four levels; la57=on: five, memory at {address}; and no5lvl: four, la57 in cpuinfo: `{}`",
         fact(&booted_with_no5lvl, "la57")?
     ));
-    Ok(report)
+    Ok(())
 }
 
-pub(super) fn nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
     let output = Vm::new(kernel)
         .numa_nodes(2)
         .script(
@@ -119,10 +109,9 @@ pub(super) fn nodes(kernel: Kernel) -> Result<Report, VmError> {
     expect(&output, "online", "0-1")?;
     expect(&output, "balancing", "1")?;
     expect(&output, "cpus", "0 1")?;
-    let mut report = Report::default();
     report.say(format!(
         "nodes 0-1 with {} KiB, a processor each, NUMA balancing on",
         fact(&output, "memory")?
     ));
-    Ok(report)
+    Ok(())
 }

@@ -9,7 +9,7 @@
 use serde_json::Value;
 
 use super::Report;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
@@ -21,7 +21,7 @@ const LOW: f64 = 40.0;
 /// kernel heeds the signal.
 const OVERSHOOT: f64 = 20.0;
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "echo 0 >/proc/sys/vm/compaction_proactiveness\n\
          mkdir /frag && mount -t tmpfs -o size=95% tmpfs /frag\n\
@@ -46,19 +46,18 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         .program(product::isotherm()?, "isotherm")
         .script(&script)
         .run_ok()?;
-    let mut report = Report::default();
-    let before = one_node(&output, &mut report)?;
-    other_node(&output, &mut report, before)?;
+    let before = one_node(&output, report)?;
+    other_node(&output, report, before)?;
     ensure!(
         output.stdout.contains("/frag/b: OK\n0\n"),
         "memory or a setting changed: {}",
         output.stdout
     );
-    Ok(report)
+    Ok(())
 }
 
 /// Checks the round of node 1. Returns the later score of node 0.
-fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
+fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64> {
     let one: Value = output.json("one")?;
     let round = &one["nodes"][0]["round"];
     report.say(format!("node 1: {round}"));
@@ -87,7 +86,7 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64, VmError> {
 }
 
 /// Checks that the daemon compacted node 0, and did nothing to node 1.
-fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<(), VmError> {
+fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<()> {
     let text = output.text("daemon.jsonl")?;
     let events: Result<Vec<Value>, serde_json::Error> =
         text.lines().map(serde_json::from_str).collect();
@@ -134,7 +133,7 @@ fn stopped(round: &Value, before: f64, after: f64) -> bool {
     }
 }
 
-fn number(value: &Value, name: &str) -> Result<f64, VmError> {
+fn number(value: &Value, name: &str) -> Result<f64> {
     value[name]
         .as_f64()
         .ok_or_else(|| VmError::Wrong(format!("no {name} in {value}")))

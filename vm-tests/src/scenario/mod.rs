@@ -22,7 +22,6 @@ mod doctor;
 mod list;
 mod page_cache;
 mod record;
-mod side_by_side;
 mod stacks;
 mod tiering;
 mod workload;
@@ -34,28 +33,33 @@ use damon::{
 
 use std::fmt;
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::qemu;
 
 /// A named check that boots one kernel (or the same one several times).
 pub struct VmScenario {
-    /// The name on the command line.
-    pub name: &'static str,
-    /// A summary of its checks, in a line.
+    pub name: String,
     pub about: &'static str,
-    /// Runs the scenario; a wrong answer is [`VmError::Wrong`].
-    pub run: fn(Kernel) -> Result<Report, VmError>,
-    /// The tests, one for each kernel on which the scenario makes sense.
+    checks: fn(Kernel, &mut Report) -> Result<()>,
     pub tests: Vec<Test>,
+}
+
+impl VmScenario {
+    /// Runs the scenario. If the guest's answer is wrong, the error has the measurements up to it.
+    pub fn run(&self, kernel: Kernel) -> Result<Report> {
+        let mut report = Report::default();
+        match (self.checks)(kernel, &mut report) {
+            Ok(()) => Ok(report),
+            Err(VmError::Wrong(why)) => Err(VmError::Wrong(format!("{why}\n{report}"))),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A scenario on a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// The name of the test function, `SCENARIO_on_SERIES`.
-    pub name: &'static str,
-    /// The kernel to boot.
     pub kernel: Kernel,
     /// Whether only `make test-long` runs it.
     pub is_long: bool,
@@ -83,21 +87,16 @@ impl fmt::Display for Report {
 }
 
 macro_rules! listed {
-    ($($group:ident {
-        $($module:ident::$run:ident = $name:literal: $about:literal {
-            $($(#[$ignored:meta])* $test:ident: $kernel:ident,)*
-        })*
-    })*) => {
-        vec![$($(VmScenario {
-            name: $name,
+    ($($scenario:ident = $module:ident::$run:ident [$($kernel:ident $(($why:literal))?),*]: $about:literal)*) => {
+        vec![$(VmScenario {
+            name: stringify!($scenario).replace('_', "-"),
             about: $about,
-            run: $module::$run,
+            checks: $module::$run,
             tests: vec![$(Test {
-                name: stringify!($test),
-                kernel: Kernel::$kernel,
-                is_long: !concat!("", $(stringify!($ignored))*).is_empty(),
+                kernel: Kernel::of_test(stringify!($kernel)),
+                is_long: !concat!("", $($why)?).is_empty(),
             }),*],
-        }),*),*]
+        }),*]
     };
 }
 
@@ -109,23 +108,15 @@ pub fn all() -> Vec<VmScenario> {
 /// Tries of a scenario, since monitors sample at random.
 const TRIES: usize = 2;
 
-/// Runs the scenario that has the test `name`, as a test function does. Prints its report (or `SKIP` with the reason)
-/// and the time it took. Panics if the scenario fails each time it is tried. Every failure is printed. `path` is the
-/// whole name of the test, with its modules.
-pub fn test(path: &str, name: &str) {
-    let of_scenario = |scenario: VmScenario| {
-        let tests = scenario.tests.iter();
-        tests
-            .filter(|test| test.name == name)
-            .map(|test| (scenario.run, test.kernel))
-            .next()
-    };
-    let (run, kernel) = all()
-        .into_iter()
-        .find_map(of_scenario)
-        .unwrap_or_else(|| panic!("no scenario has the test `{name}`"));
+/// Runs a scenario on a kernel, as the test function `SCENARIO::on_SERIES` does. Prints its report (or `SKIP` with the
+/// reason) and the time it took. Panics if the scenario fails each time it is tried. Every failure is printed.
+pub fn test(scenario: &str, on: &str) {
+    let path = &format!("{scenario}::{on}");
+    let (name, kernel) = (scenario.replace('_', "-"), Kernel::of_test(on));
+    let found = all().into_iter().find(|scenario| scenario.name == name);
+    let scenario = found.expect("the tests are made of the same list");
     qemu::take_spent();
-    let result = try_again(path, || run(kernel));
+    let result = try_again(path, || scenario.run(kernel));
     let spent = qemu::take_spent();
     // The test runner collects lines with `AGAIN` and `TOOK`.
     eprintln!(
@@ -141,7 +132,7 @@ pub fn test(path: &str, name: &str) {
 }
 
 /// Runs a scenario at most [`TRIES`] times. Returns the first success or the last failure.
-fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Report, VmError> {
+fn try_again(path: &str, run: impl Fn() -> Result<Report>) -> Result<Report> {
     for tried in 1..TRIES {
         match run() {
             Err(e) if !matches!(e, VmError::Unavailable { .. }) => {
@@ -151,19 +142,4 @@ fn try_again(path: &str, run: impl Fn() -> Result<Report, VmError>) -> Result<Re
         }
     }
     run()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tests_are_named_by_their_scenarios_and_kernels() {
-        for scenario in all() {
-            for test in &scenario.tests {
-                let name = format!("{}_on_{}", scenario.name, test.kernel.series());
-                assert_eq!(name.replace(['-', '.'], "_"), test.name);
-            }
-        }
-    }
 }

@@ -6,8 +6,8 @@ use isotherm_engine::frames::AgeBytes;
 use serde_json::Value;
 
 use super::Report;
-use super::acting::mib;
-use crate::error::VmError;
+use super::acting::{about, mib};
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
@@ -18,7 +18,7 @@ const SLACK: u64 = FILE / 10;
 /// Index of 5 s in [`isotherm_engine::frames::AGE_BOUNDS`].
 const FIVE_SECONDS: usize = 1;
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "echo 256M >/sys/block/zram0/disksize && mke2fs -b 4096 /dev/zram0 >/dev/null && mkdir /f || exit 1\n\
          mount -t ext4 /dev/zram0 /f || mount -t ext2 /dev/zram0 /f || exit 1\n\
@@ -50,18 +50,17 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
         .zram()
         .script(&script);
     let output = vm.run_ok()?;
-    let mut report = Report::default();
     for lists in ["n", "y"] {
         if output.bytes(&format!("seen-{lists}.json")).is_err() {
             report.say("no MGLRU in this kernel".to_owned());
             continue;
         }
-        check(&mut report, &output, lists)?;
+        check(report, &output, lists)?;
     }
-    Ok(report)
+    Ok(())
 }
 
-fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmError> {
+fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<()> {
     let ages = |look: &str, file: &str| ages(output, &format!("{look}-{lists}"), file);
     let (hot, cold) = (ages("seen", "hot")?, ages("seen", "cold")?);
     let (hot_after, cold_after) = (ages("after", "hot")?, ages("after", "cold")?);
@@ -74,27 +73,16 @@ fn check(report: &mut Report, output: &VmOutput, lists: &str) -> Result<(), VmEr
         mib(hot_after.total()),
         mib(cold_after.total()),
     ));
-    ensure!(
-        hot.idle_from(FIVE_SECONDS) <= SLACK,
-        "what is read is said to be idle: {hot:?}\n{report}"
-    );
-    ensure!(
-        cold.idle_from(FIVE_SECONDS) >= FILE - SLACK,
-        "what is not read is not said to be idle: {cold:?}\n{report}"
-    );
-    ensure!(
-        hot_after.total() >= FILE - SLACK,
-        "what is read was dropped\n{report}"
-    );
-    ensure!(
-        cold_after.total() <= SLACK,
-        "what is not read was not dropped\n{report}"
-    );
-    Ok(())
+    about(&[
+        ("read, idle", hot.idle_from(FIVE_SECONDS), 0, SLACK),
+        ("not read, idle", cold.idle_from(FIVE_SECONDS), FILE, SLACK),
+        ("read, after pageout", hot_after.total(), FILE, SLACK),
+        ("not read, after pageout", cold_after.total(), 0, SLACK),
+    ])
 }
 
 /// Reads the bytes of a file by age from a machine report.
-fn ages(output: &VmOutput, report: &str, file: &str) -> Result<AgeBytes, VmError> {
+fn ages(output: &VmOutput, report: &str, file: &str) -> Result<AgeBytes> {
     let json: Value = output.json(report)?;
     let files = json["page_cache"]["files"].as_array();
     let path = format!("/f/{file}");

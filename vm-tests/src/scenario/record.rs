@@ -5,14 +5,13 @@ use serde_json::Value;
 
 use super::Report;
 use super::workload::{self, SCATTERED, SLOW, STAIRS, Workload};
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::vm::VmOutput;
 
-/// Duration of each recording, in seconds.
 const SECONDS: u32 = 22;
-/// Options of page scans. They clear by madvise, since clear_refs flushes no TLB, and the emulated one is large: see
-/// `side_by_side`. A scan takes up to half a second.
+/// Options of page scans. They clear by madvise, since clear_refs flushes no TLB, and the emulated one is large. A scan
+/// takes up to half a second.
 const PAGES: &str = "--pages --clear-by madvise --max-stall 1s --aggregation-interval 1s";
 /// Name and options of the default monitor, with a budget for emulation.
 const TABLES: (&str, &str) = ("tables", "--cpu-budget 20%");
@@ -27,7 +26,7 @@ const LEAST_PHYSICAL: f64 = 0.75;
 /// Least precision and recall of the other ways of recording; docs/development/vm-tests.md has measured values.
 const LEAST: f64 = 0.9;
 
-pub(super) fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn one_boot(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "isotherm doctor --json >/out/doctor.json || exit 1\n{}",
         recording(&SCATTERED, &[TABLES], SECONDS)
@@ -38,29 +37,29 @@ pub(super) fn one_boot(kernel: Kernel) -> Result<Report, VmError> {
         doctor.contains(&kernel.image()?.release),
         "doctor takes the kernel for another one: {doctor}"
     );
-    report(&output, "scattered, 16 of 128 MiB", &[TABLES])
+    judge(report, &output, "scattered, 16 of 128 MiB", &[TABLES])
 }
 
 /// Every way of recording, on a scattered hot set.
-pub(super) fn scattered(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn scattered(kernel: Kernel, report: &mut Report) -> Result<()> {
     let modes = [("pages", PAGES), ("regions", SLOW), TABLES];
     let script = recording(&SCATTERED, &modes, SECONDS);
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
-    report(&output, "scattered, 16 of 128 MiB", &modes)
+    judge(report, &output, "scattered, 16 of 128 MiB", &modes)
 }
 
 /// Hot memory changes while it is recorded.
-pub(super) fn stairs(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn stairs(kernel: Kernel, report: &mut Report) -> Result<()> {
     let modes = [TABLES];
     // 80 s cover each of the four phases, which take 20 s each.
     let script = recording(&STAIRS, &modes, 80);
     let output = STAIRS.vm(kernel, &script)?.run_ok()?;
-    report(&output, "stairs, 4 x 16 MiB", &modes)
+    judge(report, &output, "stairs, 4 x 16 MiB", &modes)
 }
 
 /// Returns shell that starts a workload and records it in each mode.
 fn recording(workload: &Workload, modes: &[(&str, &str)], seconds: u32) -> String {
-    let mut script = workload.start_anywhere();
+    let mut script = workload.start(1);
     for (name, options) in modes {
         script += &workload::record(name, &format!("{options} --pid $target"), seconds);
     }
@@ -68,49 +67,46 @@ fn recording(workload: &Workload, modes: &[(&str, &str)], seconds: u32) -> Strin
 }
 
 /// Scores each mode, and adds a line for it to the report.
-fn report(output: &VmOutput, title: &str, modes: &[(&str, &str)]) -> Result<Report, VmError> {
-    let truth = workload::truth(output)?;
-    let mut report = Report::default();
-    workload::heading(&mut report, title);
+fn judge(
+    report: &mut Report,
+    output: &VmOutput,
+    title: &str,
+    modes: &[(&str, &str)],
+) -> Result<()> {
+    let truth = workload::truth(output, "truth.jsonl")?;
+    workload::heading(report, title);
     let mut scores = Vec::new();
     for (name, _) in modes {
         let snapshots = workload::snapshots(output, name)?;
-        let accuracy = workload::accuracy(name, &snapshots, &truth)?;
-        workload::row(&mut report, name, &accuracy);
-        scores.push((*name, accuracy));
+        let accuracy = workload::row(report, name, &snapshots, &truth)?;
+        scores.push(match *name {
+            // A scan finds whether a page was touched in an interval: that is exact, not a rate.
+            "pages" => (name, accuracy.any, LEAST),
+            "regions" => (name, accuracy.quarter, LEAST_REGIONS),
+            _ => (name, accuracy.quarter, LEAST),
+        });
     }
-    for (name, accuracy) in scores {
-        // A scan finds whether a page was touched in an interval: that is exact, not a rate.
-        let score = if name == "pages" {
-            accuracy.any
-        } else {
-            accuracy.quarter
-        };
-        let least = if name == "regions" {
-            LEAST_REGIONS
-        } else {
-            LEAST
-        };
-        workload::require(&report, name, score, least)?;
+    for (name, score, least) in scores {
+        workload::require(name, score, least)?;
     }
-    Ok(report)
+    Ok(())
 }
 
 /// The target's memory lies above 47 bits.
-pub(super) fn five(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn five(kernel: Kernel, report: &mut Report) -> Result<()> {
     let modes = [("pages", PAGES), ("regions", SLOW)];
     let script = recording(&Workload::High, &modes, SECONDS);
     let vm = Workload::High.vm(kernel, &script)?;
     let output = vm.cpu("la57=on").run_ok()?;
-    let high = workload::truth(&output)?
+    let high = workload::truth(&output, "truth.jsonl")?
         .iter()
         .flat_map(|episode| &episode.temperature.hot)
         .all(|heat| heat.range.start >> 47 > 0);
     ensure!(high, "the workload's memory lies below 47 bits");
-    report(&output, "five levels, 16 of 64 MiB", &modes)
+    judge(report, &output, "five levels, 16 of 64 MiB", &modes)
 }
 
-pub(super) fn physical(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn physical(kernel: Kernel, report: &mut Report) -> Result<()> {
     let workload = SCATTERED;
     // Memory comes from the node of the processor that touches it first, which is the second one here. The workload's
     // frames do not move, since the workload runs on their node.
@@ -126,14 +122,12 @@ pub(super) fn physical(kernel: Kernel) -> Result<Report, VmError> {
         workload::record("all", "--all --cpu-budget 20%", 12),
     );
     let output = workload.vm(kernel, &script)?.numa_nodes(2).run_ok()?;
-    let truth = workload::truth_in(&output, "frames.jsonl")?;
+    let truth = workload::truth(&output, "frames.jsonl")?;
     let on_node_1 = workload::snapshots(&output, "node1")?;
     let on_node_0 = workload::snapshots(&output, "node0")?;
 
-    let mut report = Report::default();
-    let accuracy = workload::accuracy("node1", &on_node_1, &truth)?;
-    workload::heading(&mut report, "physical, node 1 of 2");
-    workload::row(&mut report, "regions", &accuracy);
+    workload::heading(report, "physical, node 1 of 2");
+    let accuracy = workload::row(report, "regions", &on_node_1, &truth)?;
     let last = |snapshots: &[isotherm_engine::Snapshot]| {
         let regions = snapshots
             .last()
@@ -153,20 +147,16 @@ pub(super) fn physical(kernel: Kernel) -> Result<Report, VmError> {
         "node 0 is {:#x}-{:#x}, node 1 is {:#x}-{:#x}",
         zero.0, zero.1, one.0, one.1
     ));
-    ensure!(zero.1 <= one.0, "the nodes' regions overlap\n{report}");
+    ensure!(zero.1 <= one.0, "the nodes' regions overlap");
     let inside = truth
         .iter()
         .flat_map(|episode| &episode.temperature.hot)
         .all(|heat| heat.range.start >= one.0 && heat.range.end <= one.1);
-    ensure!(
-        inside,
-        "the workload's frames are not all on node 1\n{report}"
-    );
-    workload::require(&report, "node 1", accuracy.quarter, LEAST_PHYSICAL)?;
+    ensure!(inside, "the workload's frames are not all on node 1");
+    workload::require("node 1", accuracy.quarter, LEAST_PHYSICAL)?;
     let hot = truth.last().map(|episode| &episode.temperature.hot);
     let hot = hot.into_iter().flatten().map(|heat| heat.range.len()).sum();
-    of_all_processes(&mut report, &output, one, hot)?;
-    Ok(report)
+    of_all_processes(report, &output, one, hot)
 }
 
 /// Checks the record of all processes' page tables on node 1, whose addresses are `one`. Of the `hot` bytes, 90 % must
@@ -176,7 +166,7 @@ fn of_all_processes(
     output: &VmOutput,
     one: (u64, u64),
     hot: u64,
-) -> Result<(), VmError> {
+) -> Result<()> {
     let whole = workload::snapshots(output, "whole")?;
     let last = whole.last();
     let last = last.ok_or_else(|| VmError::Wrong("node 1 was not told of".to_owned()))?;
@@ -193,15 +183,15 @@ fn of_all_processes(
     let is_inside = |r: &RegionSnapshot| r.range.start >= one.0 && r.range.end <= one.1;
     ensure!(
         regions.clone().all(is_inside),
-        "regions of node 1 lie outside of its frames\n{report}"
+        "regions of node 1 lie outside of its frames"
     );
     ensure!(
         totals.touched + totals.unknown >= hot / 10 * 9,
-        "hot memory is called idle\n{report}"
+        "hot memory is called idle"
     );
     ensure!(
         totals.touched >= hot / 2,
-        "too little of the hot memory is seen\n{report}"
+        "too little of the hot memory is seen"
     );
     for (name, nodes) in [("whole", &[1][..]), ("all", &[0, 1])] {
         let machine: Value = output.json(&format!("{name}-machine"))?;
@@ -211,7 +201,7 @@ fn of_all_processes(
         report.say(format!("{name}: nodes {told:?}, {nr_processes} processes"));
         ensure!(
             told == nodes && nr_processes > 0,
-            "report machine is not of these nodes\n{report}"
+            "report machine is not of these nodes"
         );
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Report;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::Vm;
@@ -24,7 +24,7 @@ const LEAST_BY_DEFAULT: f64 = 25.0;
 /// Largest part of that memory that is still there soon after tiering. Published: 1.3 of 86.7 %; seen: 24 of 99.
 const MOST_LEFT: f64 = 0.5;
 
-pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let mut vm = Vm::new(kernel)
         .memory_mib(2560)
         .numa_nodes(2)
@@ -45,7 +45,6 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     );
     let output = vm.script(&script).run_ok()?;
     let journal = output.text("eval/results.jsonl")?;
-    let mut report = Report::default();
     let slow = |of: &str| slow_percent(&journal, of);
     let (fast_only, slow_only) = (slow("DRAM-only")?, slow("CXL-only").ok());
     let (default, tiered) = (slow("default")?, slow("tiered")?);
@@ -58,14 +57,14 @@ pub(super) fn run(kernel: Kernel) -> Result<Report, VmError> {
     );
     ensure!(
         default >= LEAST_BY_DEFAULT && tiered <= MOST_LEFT * default,
-        "memory was not on the nodes that it should be on\n{report}\n{}",
+        "memory was not on the nodes that it should be on\n{}",
         output.stdout
     );
-    Ok(report)
+    Ok(())
 }
 
 /// Returns the measured percentage of redis on the slow node, of the first run of one configuration that has it.
-fn slow_percent(journal: &str, configuration: &str) -> Result<f64, VmError> {
+fn slow_percent(journal: &str, configuration: &str) -> Result<f64> {
     let runs = journal
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -78,8 +77,7 @@ fn slow_percent(journal: &str, configuration: &str) -> Result<f64, VmError> {
     })
 }
 
-/// Returns the path of a program of the host.
-fn installed(name: &str) -> Result<PathBuf, VmError> {
+fn installed(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|directory| directory.join(name));
     let mut found = found.filter(|file| file.is_file());

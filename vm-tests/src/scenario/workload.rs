@@ -10,7 +10,7 @@ use isotherm_workload::accuracy::{Accuracy, AccuracyScore, WarmUp, score};
 use isotherm_workload::truth::{self, Episode};
 
 use super::Report;
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::vm::{Vm, VmOutput};
@@ -62,13 +62,8 @@ impl Workload {
         )
     }
 
-    /// Returns such shell for scenarios in which only the workload matters; it runs on the first processor.
-    pub(super) fn start_anywhere(&self) -> String {
-        self.start(1)
-    }
-
     /// Returns a machine that has everything the workload needs, and that runs `script`.
-    pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm, VmError> {
+    pub(super) fn vm(&self, kernel: Kernel, script: &str) -> Result<Vm> {
         let config = match self {
             Self::Exercise(config) => config,
             Self::High => "",
@@ -90,22 +85,15 @@ pub(super) fn record(name: &str, options: &str, seconds: u32) -> String {
     )
 }
 
-/// The intervals for emulation.
 pub(super) const SLOW: &str =
     "--sample-interval 100ms --aggregation-interval 1s --update-interval 10s";
 
-/// Reads the truth that the workload wrote.
-pub(super) fn truth(output: &VmOutput) -> Result<Vec<Episode>, VmError> {
-    truth_in(output, "truth.jsonl")
-}
-
-/// Reads the truth from `file`.
-pub(super) fn truth_in(output: &VmOutput, file: &str) -> Result<Vec<Episode>, VmError> {
+pub(super) fn truth(output: &VmOutput, file: &str) -> Result<Vec<Episode>> {
     truth::read(output.bytes(file)?).map_err(|e| VmError::Wrong(format!("{file}: {e}")))
 }
 
 /// Reads the items of the record `NAME.isotherm` that came back.
-pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>, VmError> {
+pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>> {
     let file = format!("{name}.isotherm");
     let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{file}: {e}"));
     let mut reader = Reader::open(output.bytes(&file)?).map_err(|e| wrong(&e))?;
@@ -118,8 +106,7 @@ pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>, VmError>
     }
 }
 
-/// Reads the snapshots of such a record.
-pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, VmError> {
+pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>> {
     let of = |item: Item| match item {
         Item::Snapshot(snapshot) => Some(snapshot),
         _ => None,
@@ -127,31 +114,27 @@ pub(super) fn snapshots(output: &VmOutput, name: &str) -> Result<Vec<Snapshot>, 
     Ok(items(output, name)?.into_iter().filter_map(of).collect())
 }
 
-/// Scores snapshots. Fails if fewer than three of them can be scored.
-pub(super) fn accuracy(
-    name: &str,
-    snapshots: &[Snapshot],
-    truth: &[Episode],
-) -> Result<Accuracy, VmError> {
-    let accuracy = score(snapshots, truth, WARM_UP);
-    ensure!(
-        accuracy.snapshots >= 3,
-        "{name}: only {} of {} snapshots can be scored",
-        accuracy.snapshots,
-        snapshots.len()
-    );
-    Ok(accuracy)
-}
-
-/// Adds the table's heading to the report.
 pub(super) fn heading(report: &mut Report, title: &str) {
     report.say(format!(
         "{title:<34} precision  recall  (any access: prec.  recall)  regions  snapshots  unknown"
     ));
 }
 
-/// Adds a line of the table to the report. "Hot" is an access rate of at least a quarter.
-pub(super) fn row(report: &mut Report, name: &str, a: &Accuracy) {
+/// Scores snapshots, and adds a line of the table to the report. "Hot" is an access rate of at least a quarter. Fails if
+/// fewer than three snapshots can be scored.
+pub(super) fn row(
+    report: &mut Report,
+    name: &str,
+    snapshots: &[Snapshot],
+    truth: &[Episode],
+) -> Result<Accuracy> {
+    let a = score(snapshots, truth, WARM_UP);
+    ensure!(
+        a.snapshots >= 3,
+        "{name}: only {} of {} snapshots can be scored",
+        a.snapshots,
+        snapshots.len()
+    );
     let share = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
     report.say(format!(
         "{name:<34} {:>9} {:>7} {:>19} {:>7}  {:>7.0} {:>10} {:>7.1}%",
@@ -163,19 +146,15 @@ pub(super) fn row(report: &mut Report, name: &str, a: &Accuracy) {
         a.snapshots,
         100.0 * a.unknown_share,
     ));
+    Ok(a)
 }
 
 /// Fails unless both precision and recall reach `least`.
-pub(super) fn require(
-    report: &Report,
-    name: &str,
-    score: AccuracyScore,
-    least: f64,
-) -> Result<(), VmError> {
+pub(super) fn require(name: &str, score: AccuracyScore, least: f64) -> Result<()> {
     let good = |value: Option<f64>| value.is_some_and(|v| v >= least);
     ensure!(
         good(score.precision()) && good(score.recall()),
-        "{name}: precision and recall are to be at least {least}\n{report}"
+        "{name}: precision and recall are to be at least {least}"
     );
     Ok(())
 }

@@ -2,21 +2,15 @@
 //! `vm-tests/src/scenario/list.rs`.
 
 macro_rules! tests {
-    ($($group:ident {
-        $($module:ident::$run:ident = $name:literal: $about:literal {
-            $($(#[$ignored:meta])* $test:ident: $kernel:ident,)*
-        })*
-    })*) => {
-        $(mod $group {
-            use isotherm_vm_tests::scenario;
-
-            $($(
+    ($($scenario:ident = $module:ident::$run:ident [$($kernel:ident $(($why:literal))?),*]: $about:literal)*) => {
+        $(mod $scenario {
+            $(
                 #[test]
-                $(#[$ignored])*
-                fn $test() {
-                    scenario::test(concat!(stringify!($group), "::", stringify!($test)), stringify!($test));
+                $(#[ignore = $why])?
+                fn $kernel() {
+                    isotherm_vm_tests::scenario::test(stringify!($scenario), stringify!($kernel));
                 }
-            )*)*
+            )*
         })*
     };
 }

@@ -1,12 +1,12 @@
 //! Checks the links of the book's pages, which mdBook itself does not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A page: its links, and the anchors in it.
+use crate::files;
+
 struct Page {
     links: Vec<String>,
     ids: BTreeSet<String>,
@@ -15,7 +15,13 @@ struct Page {
 /// Returns the number of pages below `folder`, and their broken links.
 pub(super) fn faults(folder: &Path) -> anyhow::Result<(usize, Vec<String>)> {
     let mut pages = BTreeMap::new();
-    add_pages(folder, &mut pages)?;
+    let paths = files::below(folder, "html", &[]);
+    for path in paths.context("has mdbook made the pages?")? {
+        let text = files::read(&path)?;
+        let links = [values(&text, " href=\""), values(&text, " src=\"")].concat();
+        let ids = values(&text, " id=\"").into_iter().collect();
+        pages.insert(path, Page { links, ids });
+    }
     let mut faults = Vec::new();
     for (path, page) in &pages {
         // print.html shows all chapters with links that are valid at their own places; the links of 404.html are valid
@@ -42,25 +48,6 @@ fn is_there(pages: &BTreeMap<PathBuf, Page>, path: &Path, anchor: Option<&str>) 
     }
 }
 
-fn add_pages(folder: &Path, pages: &mut BTreeMap<PathBuf, Page>) -> anyhow::Result<()> {
-    let entries = fs::read_dir(folder)
-        .with_context(|| format!("cannot list {}: has mdbook made it?", folder.display()))?;
-    for entry in entries {
-        let path = entry.context("cannot list a folder")?.path();
-        if path.is_dir() {
-            add_pages(&path, pages)?;
-        } else if path.extension().is_some_and(|end| end == "html") {
-            let text = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let links = [values(&text, " href=\""), values(&text, " src=\"")].concat();
-            let ids = values(&text, " id=\"").into_iter().collect();
-            pages.insert(path, Page { links, ids });
-        }
-    }
-    Ok(())
-}
-
-/// Returns the values of an attribute.
 fn values(text: &str, attribute: &str) -> Vec<String> {
     let parts = text.split(attribute).skip(1);
     let values = parts.filter_map(|part| part.split_once('"'));
@@ -72,6 +59,7 @@ fn values(text: &str, attribute: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn dead_links_and_anchors_are_found() {

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 
 use crate::docs::anchor;
 
-/// Returns the page of the schema `name`.
 pub(super) fn page(name: &str, schema: &Value) -> String {
     let mut page =
         format!("# {name}\n\nThe schema itself: [{name}.json](../../schema/{name}.json).\n\n");
@@ -56,7 +55,6 @@ fn add_keys(page: &mut String, schema: &Value, properties: &Map<String, Value>) 
     page.push('\n');
 }
 
-/// Adds one of several forms of a value.
 fn add_variant(page: &mut String, variant: &Value) {
     let about = description(variant).map(|about| format!(": {}", about.replace('\n', " ")));
     let about = about.unwrap_or_default();

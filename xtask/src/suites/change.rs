@@ -11,132 +11,80 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Number of parts of the long tests.
 pub(super) const PARTS: u8 = 8;
 const BASE: &str = "ISOTHERM_CI_BASE";
 const OLDER_BY_S: i64 = 4 * 3600;
 
-/// Tests that a change to certain files makes doubtful.
-pub(super) struct Rule {
-    /// Paths from the root: `*name` matches the end of a path, any other text the beginning.
-    pub(super) paths: &'static [&'static str],
-    /// A suite, or `SUITE FILTER`: tests of that suite whose names hold the filter, long ones as well.
-    pub(super) runs: &'static str,
-}
-
-const fn rule(runs: &'static str, paths: &'static [&'static str]) -> Rule {
-    Rule { paths, runs }
-}
-
 /// The rules, for tests that do not run otherwise: `make test` leaves out suites that are scripts and most tests on
-/// this kernel, CI leaves out long tests.
-pub(super) const RULES: &[Rule] = &[
-    rule(
+/// this kernel, CI leaves out long tests. A rule has a suite, or `SUITE FILTER` (tests of that suite whose names hold the
+/// filter, long ones as well), and the paths from the root that make these tests doubtful, with blanks between them:
+/// `*name` matches the end of a path, any other text the beginning.
+pub(super) const RULES: &[(&str, &str)] = &[
+    (
         "vm kernel_damon",
-        &[
-            "crates/damon/src/",
-            "crates/session/src/kernel/",
-            "crates/session/src/acting/kernel",
-            "crates/linux/src/damon_trace.rs",
-        ],
+        "crates/damon/src/ crates/session/src/kernel/ crates/session/src/acting/kernel \
+         crates/linux/src/damon_trace.rs",
     ),
-    rule("features", &["*Cargo.toml", "Cargo.lock"]),
-    rule(
-        "book",
-        &["docs/SUMMARY.md", "scripts/book", "xtask/src/book"],
-    ),
-    rule(
+    ("features", "*Cargo.toml Cargo.lock"),
+    ("book", "docs/SUMMARY.md scripts/book xtask/src/book"),
+    (
         "interop",
-        &[
-            "crates/record/",
-            "crates/config/",
-            "tests/interop/",
-            "tests/venv.sh",
-        ],
+        "crates/record/ crates/config/ tests/interop/ tests/venv.sh",
     ),
-    rule("python", &["python/", "tests/python/", "tests/venv.sh"]),
-    rule(
+    ("python", "python/ tests/python/ tests/venv.sh"),
+    (
         "observe",
-        &["crates/isotherm/src/daemon", "contrib/", "tests/observe/"],
+        "crates/isotherm/src/daemon contrib/ tests/observe/",
     ),
-    rule(
+    (
         "blame",
-        &[
-            "crates/linux/src/faults/",
-            "crates/linux/src/areas.rs",
-            "crates/session/src/stacks/",
-            "crates/report/src/blame",
-            "tests/blame/",
-        ],
+        "crates/linux/src/faults/ crates/linux/src/areas.rs crates/session/src/stacks/ \
+         crates/report/src/blame tests/blame/",
     ),
-    rule("page", &["crates/view/", "crates/what-if/", "tests/page/"]),
-    rule(
+    ("page", "crates/view/ crates/what-if/ tests/page/"),
+    (
         "kernel acting::",
-        &[
-            "crates/linux/src/act/",
-            "crates/policy/src/guard",
-            "crates/policy/src/apply/",
-            "crates/engine/src/refault_rate.rs",
-            "crates/session/src/acting/",
-        ],
+        "crates/linux/src/act/ crates/policy/src/guard crates/policy/src/apply/ \
+         crates/engine/src/refault_rate.rs crates/session/src/acting/",
     ),
-    rule(
+    (
         "kernel compaction::",
-        &[
-            "crates/linux/src/compaction/",
-            "crates/linux/src/sys/node.rs",
-            "crates/policy/src/compaction.rs",
-            "crates/session/src/compaction/",
-        ],
+        "crates/linux/src/compaction/ crates/linux/src/sys/node.rs crates/policy/src/compaction.rs \
+         crates/session/src/compaction/",
     ),
-    rule(
+    (
         "kernel daemon::",
-        &["crates/isotherm/src/daemon", "crates/session/src/protocol"],
+        "crates/isotherm/src/daemon crates/session/src/protocol",
     ),
-    rule(
+    (
         "kernel page_cache::",
-        &[
-            "crates/linux/src/cache/",
-            "crates/engine/src/monitor/page_cache/",
-        ],
+        "crates/linux/src/cache/ crates/engine/src/monitor/page_cache/",
     ),
-    rule(
+    (
         "kernel physical::",
-        &[
-            "crates/engine/src/monitor/frames",
-            "crates/session/src/monitor/machine.rs",
-        ],
+        "crates/engine/src/monitor/frames crates/session/src/monitor/machine.rs",
     ),
-    rule(
+    (
         "kernel stacks::",
-        &[
-            "crates/linux/src/faults/",
-            "crates/linux/src/areas.rs",
-            "crates/session/src/stacks/",
-        ],
+        "crates/linux/src/faults/ crates/linux/src/areas.rs crates/session/src/stacks/",
     ),
 ];
 
-impl Rule {
-    fn is_about(&self, path: &str) -> bool {
-        self.paths.iter().any(|rule| match rule.strip_prefix('*') {
-            Some(end) => path.ends_with(end),
-            None => path.starts_with(rule),
-        })
-    }
+fn are_about(paths: &str, path: &str) -> bool {
+    paths.split(' ').any(|rule| match rule.strip_prefix('*') {
+        Some(end) => path.ends_with(end),
+        None => path.starts_with(rule),
+    })
 }
 
-/// The change under test, and the tests that it selects.
 pub(super) struct Change {
     /// The part of the long tests that runs.
     pub(super) part: u8,
     /// The head's hash, for people.
     pub(super) head: String,
-    /// [`Rule::runs`] of each rule that the change matches.
+    /// The suite, or suite and filter, of each rule that the change matches.
     pub(super) runs: Vec<&'static str>,
-    /// Number of files that the change touches.
     pub(super) nr_files: usize,
-    /// The commit that it is compared with.
     pub(super) base: String,
 }
 
@@ -151,12 +99,10 @@ impl Change {
         let files = git(root, &["diff", "--name-only", &base]).unwrap_or_default();
         let touched: Vec<&str> = files.lines().collect();
         let rules = RULES.iter();
+        let rules = rules.filter(|(_, paths)| touched.iter().any(|path| are_about(paths, path)));
         Self {
             part: part_of_hash(&head),
-            runs: rules
-                .filter(|rule| touched.iter().any(|path| rule.is_about(path)))
-                .map(|rule| rule.runs)
-                .collect(),
+            runs: rules.map(|(runs, _)| *runs).collect(),
             nr_files: touched.len(),
             head,
             base,
@@ -231,8 +177,8 @@ mod tests {
     #[test]
     fn a_change_below_damon_runs_all_of_its_scenarios() {
         let runs = |path: &str| {
-            let rules = RULES.iter().filter(|rule| rule.is_about(path));
-            rules.map(|rule| rule.runs).collect::<Vec<_>>()
+            let rules = RULES.iter().filter(|(_, paths)| are_about(paths, path));
+            rules.map(|(runs, _)| *runs).collect::<Vec<_>>()
         };
         assert_eq!(runs("crates/damon/src/sysfs.rs"), ["vm kernel_damon"]);
         assert_eq!(runs("crates/view/Cargo.toml"), ["features", "page"]);
@@ -243,7 +189,7 @@ mod tests {
     #[test]
     fn the_rules_name_files_that_are_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let paths = RULES.iter().flat_map(|rule| rule.paths);
+        let paths = RULES.iter().flat_map(|(_, paths)| paths.split(' '));
         for path in paths.filter(|path| !path.starts_with('*')) {
             let (folder, start) = path.rsplit_once('/').unwrap_or(("", path));
             let entries = std::fs::read_dir(root.join(folder)).expect(path);

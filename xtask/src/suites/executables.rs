@@ -15,16 +15,13 @@ use serde_json::Value;
 
 /// The suite of tests that need this machine's kernel for themselves, and time to pass.
 pub(super) const KERNEL: &str = "kernel";
-/// The suite of tests that boot virtual machines.
 pub(super) const VM: &str = "vm";
 
-/// A test executable.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Executable {
     package: String,
     target: String,
     path: PathBuf,
-    /// The folder that it runs in.
     folder: PathBuf,
 }
 
@@ -95,7 +92,6 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the test executable of a message of Cargo, if the message has one.
 fn executable(message: &Value) -> Option<Executable> {
     if message["profile"]["test"] != true {
         return None;
@@ -117,7 +113,6 @@ fn executable(message: &Value) -> Option<Executable> {
     })
 }
 
-/// Runs the executables of a set, one after the other.
 pub(crate) fn run(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for executable in of_set(root, args.set)? {
@@ -168,7 +163,6 @@ fn command(executable: &Executable) -> Command {
     command
 }
 
-/// Returns the names of a set's tests that are marked as long.
 pub(super) fn long_tests(root: &Path, set: Set) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for executable in of_set(root, set)? {

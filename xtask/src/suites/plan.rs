@@ -11,7 +11,6 @@ use anyhow::Context;
 use super::change::Change;
 use super::executables::{KERNEL, Set, VM, long_tests};
 
-/// The suite of the long tests in virtual machines.
 const VM_LONG: &str = "vm-long";
 /// Filter of tests that boot each kernel once, and the suite of them.
 const FIRST: &str = "first::";
@@ -19,15 +18,8 @@ const FIRST_SUITE: &str = "first";
 /// Threads for all tests of [`KERNEL`]: they take turns, in an order that depends on all waiting tests.
 const KERNEL_THREADS: (&str, &str) = ("RUST_TEST_THREADS", "256");
 /// Tests of [`KERNEL`] that `make test` runs: accuracy, acting and ends of sessions. CI runs all.
-const SMOKE: &[&str] = &[
-    "accuracy::",
-    "command_line::",
-    "exit_paths::",
-    "goals::",
-    "targets::",
-];
+const SMOKE: &str = "accuracy:: command_line:: exit_paths:: goals:: targets::";
 
-/// The selection of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// Before a commit: all that only computes, the first tests on this kernel and on those of machines, and the suites
@@ -46,16 +38,13 @@ pub(super) enum Level {
 pub(super) enum Kind {
     /// One check; its exit code is its result.
     Check,
-    /// It prints its counts.
     Tests,
 }
 
-/// The time at which a suite runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     /// It runs before all others, alone.
     First,
-    /// It mostly waits.
     Waiting,
     /// It computes, at idle priority.
     Computing,
@@ -95,7 +84,6 @@ impl Suite {
         suite
     }
 
-    /// Returns whether it boots virtual machines.
     pub(super) fn boots_machines(&self) -> bool {
         matches!(self.name, VM | VM_LONG | FIRST_SUITE)
     }
@@ -146,30 +134,15 @@ fn runner() -> String {
     path.to_string_lossy().into_owned()
 }
 
-const CLIPPY: &[&str] = &[
-    "cargo",
-    "clippy",
-    "--workspace",
-    "--all-targets",
-    "--",
-    "-D",
-    "warnings",
-];
-
+const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
 /// The build of `make demo`.
-const WITHOUT_FEATURES: &[&str] = &[
-    "cargo",
-    "clippy",
-    "-p",
-    "isotherm",
-    "--no-default-features",
-    "--",
-    "-D",
-    "warnings",
-];
-
+const WITHOUT_FEATURES: &str = "cargo clippy -p isotherm --no-default-features -- -D warnings";
 /// The benchmarks' own tests: only clippy builds them otherwise.
-const BENCH: &[&str] = &["cargo", "test", "-p", "isotherm-bench"];
+const BENCH: &str = "cargo test -p isotherm-bench";
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
 
 /// Returns the suites in the order in which they run, lane by lane: the fastest to fail come first.
 pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
@@ -185,7 +158,7 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
     let is_long = level == Level::Long;
     let long: &[&str] = if is_long { &["--include-ignored"] } else { &[] };
     let minutes = if is_long { 90 } else { 60 };
-    let smoke = [SMOKE, &change.touched(KERNEL)].concat();
+    let smoke = [words(SMOKE), change.touched(KERNEL)].concat();
     let of_kernel = if level == Level::Commit {
         smoke
     } else {
@@ -197,7 +170,7 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
         build,
         Suite::of_set("linux", 10, Set::Linux, long),
         Suite::of_set(KERNEL, minutes, Set::Kernel, &of_kernel),
-        Suite::new("clippy", Kind::Check, 40, CLIPPY),
+        Suite::new("clippy", Kind::Check, 40, &words(CLIPPY)),
         Suite::of_set("cargo", minutes, Set::Others, long),
     ];
     all.push(match level {
@@ -208,8 +181,8 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
     let is_touched = |name| change.runs.contains(&name);
     all.extend(of_scripts(
         root,
-        |script| level != Level::Commit || is_touched(script.name),
-        |script| is_due(script.part),
+        |name| level != Level::Commit || is_touched(name),
+        is_due,
     ));
     let due = long_suites(root, is_long).filter(|(part, suite)| {
         is_due(Some(*part)) || level == Level::Ci && is_touched(suite.name)
@@ -222,8 +195,8 @@ pub(super) fn suites(root: &Path, level: Level, change: &Change) -> Vec<Suite> {
 /// Parts take about the same time; tests that are marked as long are distributed by their names. In CI their builds are
 /// optimised less or not at all, and fuzzing is shorter.
 fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> {
-    let check = |name, minutes, command| Suite::new(name, Kind::Check, minutes, command);
-    let tests = |name, minutes, command| Suite::new(name, Kind::Tests, minutes, command);
+    let check = |name, minutes, command: &[&str]| Suite::new(name, Kind::Check, minutes, command);
+    let tests = |name, minutes, command: &[&str]| Suite::new(name, Kind::Tests, minutes, command);
     let fuzzing = ["scripts/fuzz", if is_long { "60" } else { "8" }];
     let mut fuzz = tests("fuzz", 60, &fuzzing);
     let mut dist = tests("dist", 60, &["tests/dist/run.sh"]).in_lane(Lane::Waiting);
@@ -232,8 +205,8 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
         dist.environment = Some(("CARGO_PROFILE_DIST_OPT_LEVEL", "0"));
     }
     let all = [
-        (0, check("features", 15, WITHOUT_FEATURES)),
-        (2, tests("bench", 15, BENCH)),
+        (0, check("features", 15, &words(WITHOUT_FEATURES))),
+        (2, tests("bench", 15, &words(BENCH))),
         // It needs mdBook, which must be fetched.
         (3, tests("book", 30, &["scripts/book", "--test"])),
         // The static command and its packages need a build of their own.
@@ -245,63 +218,47 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
         .filter(move |(_, suite)| has_script || suite.name != "dist")
 }
 
-/// A suite that is a script, `tests/NAME/run.sh`.
-struct Script {
-    name: &'static str,
-    lane: Lane,
-    /// The part of the long tests in which CI runs the script with `--long`, if the script has that option.
-    part: Option<u8>,
-    minutes_max_long: u64,
-}
-
-const fn script(name: &'static str, lane: Lane, part: Option<u8>, long: u64) -> Script {
-    Script {
-        name,
-        lane,
-        part,
-        minutes_max_long: long,
-    }
-}
-
 const MINUTES_MAX: u64 = 20;
 
-const SCRIPTS: [Script; 5] = [
+/// Suites that are scripts, `tests/NAME/run.sh`: the name, the lane, the part of the long tests in which CI runs the
+/// script with `--long` (if it has that option), and its minutes then.
+const SCRIPTS: [(&str, Lane, Option<u8>, u64); 5] = [
     // It tests against other projects' programs: pandas, polars, DuckDB, damo.
-    script("interop", Lane::Computing, None, 20),
+    ("interop", Lane::Computing, None, 20),
     // The Python package, in the same environment; it includes live sessions.
-    script("python", Lane::Waiting, Some(6), 60),
+    ("python", Lane::Waiting, Some(6), 60),
     // The files for Prometheus and Grafana, with a real Prometheus.
-    script("observe", Lane::Waiting, None, 5),
+    ("observe", Lane::Waiting, None, 5),
     // First-touch profiling in six languages.
-    script("blame", Lane::Waiting, Some(7), 30),
+    ("blame", Lane::Waiting, Some(7), 30),
     // The page, in a browser.
-    script("page", Lane::Waiting, Some(1), 20),
+    ("page", Lane::Waiting, Some(1), 20),
 ];
 
 fn of_scripts(
     root: &Path,
-    is_wanted: impl Fn(&Script) -> bool,
-    is_long: impl Fn(&Script) -> bool,
+    is_wanted: impl Fn(&'static str) -> bool,
+    is_long: impl Fn(Option<u8>) -> bool,
 ) -> impl Iterator<Item = Suite> {
-    SCRIPTS.iter().filter_map(move |script| {
-        let path = format!("tests/{}/run.sh", script.name);
-        if !is_wanted(script) || !root.join(&path).exists() {
+    let scripts = SCRIPTS.into_iter();
+    scripts.filter_map(move |(name, lane, part, minutes_long)| {
+        let path = format!("tests/{name}/run.sh");
+        if !is_wanted(name) || !root.join(&path).exists() {
             return None;
         }
-        let long = is_long(script) && script.part.is_some();
-        let (flags, minutes): (&[&str], u64) = if long {
-            (&["--long"], script.minutes_max_long)
+        let (flags, minutes): (&[&str], u64) = if part.is_some() && is_long(part) {
+            (&["--long"], minutes_long)
         } else {
             (&[], MINUTES_MAX)
         };
         let command = [&[path.as_str()], flags].concat();
-        let suite = Suite::new(script.name, Kind::Tests, minutes, &command);
-        Some(suite.in_lane(script.lane))
+        let suite = Suite::new(name, Kind::Tests, minutes, &command);
+        Some(suite.in_lane(lane))
     })
 }
 
 /// Only `make test-long` runs these: the first takes an hour, the others fail in virtual time.
-const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "tiering_on", "stacks_on_6_1"];
+const NEVER_IN_CI: &[&str] = &["kernel_damon_truth", "tiering::on_", "stacks::on_6_1"];
 
 /// Returns the suites of the long tests that CI runs: those of the part that is due, and those that the change touches.
 /// Needs the build.
@@ -393,7 +350,7 @@ mod tests {
         let long = names(Level::Long);
         let shorter = names(Level::Ci);
         assert!(shorter.iter().all(|name| long.contains(name)));
-        let scripts = SCRIPTS.iter().filter_map(|script| script.part);
+        let scripts = SCRIPTS.iter().filter_map(|(_, _, part, _)| *part);
         let root = root();
         let suites = long_suites(&root, true).map(|(part, _)| part);
         let parts: std::collections::BTreeSet<u8> = scripts.chain(suites).collect();
@@ -403,8 +360,8 @@ mod tests {
     #[test]
     fn rules_name_suites_that_there_are() {
         let long = names(Level::Long);
-        for rule in super::super::change::RULES {
-            let suite = rule.runs.split(' ').next().unwrap_or_default();
+        for (runs, _) in super::super::change::RULES {
+            let suite = runs.split(' ').next().unwrap_or_default();
             assert!(long.contains(&suite), "{suite}");
         }
     }

@@ -3,14 +3,12 @@
 //! The harness also prints the output of passing tests. It is needed to count skips, and hides the failures. The log
 //! has all of it.
 
-/// Reads a suite's lines one after the other.
 #[derive(Default)]
 pub(super) struct Shown {
     in_successes: bool,
 }
 
 impl Shown {
-    /// Returns whether the next line, which is `line`, is for the terminal.
     pub(super) fn is(&mut self, line: &str) -> bool {
         match line.trim() {
             "successes:" => self.in_successes = true,

@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-/// Number of tests that the summary names.
 const SLOWEST: usize = 10;
 
-/// Seconds of each test of one suite.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Times(BTreeMap<String, f64>);
 

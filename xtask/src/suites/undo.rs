@@ -17,7 +17,6 @@ const HIERARCHIES: [&str; 3] = [
     "/sys/fs/cgroup/memory",
 ];
 
-/// Watches over the suites' changes of the machine.
 pub(super) struct Undo {
     command: PathBuf,
     note: PathBuf,

@@ -76,7 +76,6 @@ pub struct TouchJournal {
     /// Its pages.
     pub layout: CaseLayout,
     batches: Vec<Batch>,
-    /// Hot pages of each phase.
     hot: Vec<Vec<u32>>,
 }
 
@@ -146,10 +145,8 @@ impl TouchJournal {
         let first = |time: u64| self.batches.partition_point(|b| b.end <= time);
         let begun = |time: u64| self.batches.partition_point(|b| b.start < time);
         let widest = first(start.saturating_sub(edge))..begun(end + edge);
-        let from = self.batches.partition_point(|b| b.start < start + edge);
-        let to = self
-            .batches
-            .partition_point(|b| b.end <= end.saturating_sub(edge));
+        let from = begun(start + edge);
+        let to = first(end.saturating_sub(edge));
         let (from, to) = if from < to {
             (from, to)
         } else {
@@ -160,7 +157,8 @@ impl TouchJournal {
         self.add(&mut certain, from..to);
         self.add(&mut either, widest.start..from.max(widest.start));
         self.add(&mut either, to.min(widest.end)..widest.end);
-        if self.is_huge() {
+        // If all of the memory is huge pages, a touch is one of 2 MiB.
+        if self.ready.huge >= self.layout.bytes() {
             certain.fill_blocks(PAGES_PER_BLOCK);
         }
         if self.ready.huge > 0 {
@@ -171,11 +169,6 @@ impl TouchJournal {
         certain.index();
         either.index();
         Touched { certain, either }
-    }
-
-    /// Whether all of the memory is huge pages, so that a touch is one of 2 MiB.
-    fn is_huge(&self) -> bool {
-        self.ready.huge >= self.layout.bytes()
     }
 
     fn add(&self, set: &mut PageSet, batches: std::ops::Range<usize>) {

@@ -14,7 +14,6 @@ const PER_BLOCK: u64 = PAGES_PER_BLOCK as u64;
 #[derive(Clone, Debug)]
 pub struct CaseLayout {
     case: Case,
-    /// Length of its address range, in pages.
     span: u64,
 }
 

@@ -72,7 +72,6 @@ pub fn run(options: &ProgramOptions) -> io::Result<()> {
     program.run(&mut BufWriter::new(journal), &stop)
 }
 
-/// Adds the failed operation to an error.
 fn because(what: &'static str) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -180,8 +179,8 @@ impl Program {
         let memory = AddressRange::new(start, start + self.layout.bytes());
         let smaps =
             std::fs::read_to_string("/proc/self/smaps").map_err(because("cannot read smaps"))?;
-        let huge = smaps_sum(&smaps, memory, "AnonHugePages:");
-        let swapped = smaps_sum(&smaps, memory, "Swap:");
+        let huge = smaps_sum(&smaps, &[memory], "AnonHugePages:");
+        let swapped = smaps_sum(&smaps, &[memory], "Swap:");
         if self.case.huge && huge < memory.len() {
             let share = huge as f64 / memory.len() as f64 * 100.0;
             self.without
@@ -302,7 +301,6 @@ fn page_out(ranges: &str) -> io::Result<()> {
     Err(io::Error::other(format!("python3 failed, with {status}")))
 }
 
-/// Makes the case's populated pages resident.
 fn populate(memory: &mut [u8], case: Case, layout: &CaseLayout) {
     let whole = case.populated == Populated::All;
     for (page, bytes) in memory.chunks_mut(PAGE_SIZE as usize).enumerate() {
@@ -366,7 +364,6 @@ impl Pace {
         due.max(self.position)
     }
 
-    /// Returns the time until the next touch is due.
     fn wait(&self, now: Instant) -> Duration {
         let next = self.position + 1 - self.base.1;
         let periods = match self.order {
@@ -378,28 +375,28 @@ impl Pace {
     }
 }
 
-/// Returns the sum of a field over the mappings that share addresses with `range`.
-fn smaps_sum(smaps: &str, range: AddressRange, field: &str) -> u64 {
-    let (mut sum, mut inside) = (0, false);
+/// Returns the sum of a field of smaps, in bytes, over the mappings that share addresses with any of `ranges`.
+pub fn smaps_sum(smaps: &str, ranges: &[AddressRange], field: &str) -> u64 {
+    let (mut kib, mut inside) = (0, false);
     for line in smaps.lines() {
-        let first = line.split_whitespace().next().unwrap_or_default();
-        let bounds = first.split_once('-').and_then(|(start, end)| {
-            AddressRange::checked(
-                u64::from_str_radix(start, 16).ok()?,
-                u64::from_str_radix(end, 16).ok()?,
-            )
-        });
-        if let Some(bounds) = bounds {
-            inside = bounds.intersection(range).is_some();
-        } else if inside && first == field {
-            let kib = line
-                .split_whitespace()
-                .nth(1)
-                .and_then(|n| n.parse::<u64>().ok());
-            sum += kib.unwrap_or(0) << 10;
+        if let Some(mapping) = mapping(line) {
+            let mut ranges = ranges.iter();
+            inside = ranges.any(|range| range.intersection(mapping).is_some());
+        } else if let Some(value) = line.strip_prefix(field)
+            && inside
+        {
+            let value = value.trim().trim_end_matches(" kB");
+            kib += value.parse::<u64>().unwrap_or(0);
         }
     }
-    sum
+    kib << 10
+}
+
+/// Returns the addresses in the first line of a mapping in `maps` or `smaps`; `None` for another line.
+pub fn mapping(line: &str) -> Option<AddressRange> {
+    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    AddressRange::checked(address(start)?, address(end)?)
 }
 
 #[cfg(test)]
@@ -451,6 +448,6 @@ mod tests {
         let smaps = "1000-3000 rw-p 0 0 0\nSize: 8 kB\nSwap: 4 kB\nVmFlags: rd\n\
                      3000-4000 rw-p 0 0 0\nSwap: 8 kB\n8000-9000 rw-p 0 0 0\nSwap: 16 kB\n";
         let range = AddressRange::new(0x2000, 0x8000);
-        assert_eq!(smaps_sum(smaps, range, "Swap:"), 12 << 10);
+        assert_eq!(smaps_sum(smaps, &[range], "Swap:"), 12 << 10);
     }
 }

@@ -14,7 +14,6 @@ use crate::config::{Config, Region};
 /// Bytes populated between two checks of `stop`.
 const CHUNK: usize = 64 << 20;
 
-/// One region's memory.
 pub(super) struct Memory {
     map: MmapMut,
     /// Offset of the region in the mapping. The region starts at a huge page's boundary, so that pieces of 2 MiB are
@@ -68,7 +67,6 @@ impl Memory {
         <[AtomicU64]>::mut_from_bytes(bytes).expect("whole pages are whole, aligned words")
     }
 
-    /// Makes `len` bytes from `start` of the region resident.
     fn populate(&mut self, start: usize, len: usize) {
         let from = self.skip + start;
         // Kernels before 5.14 do not know this advice: pages are then written one by one, which is slower.

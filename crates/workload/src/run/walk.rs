@@ -68,7 +68,6 @@ impl<'a> Mix<'a> {
 /// One pattern on its way through its spans, all of which have the same length.
 struct Walk<'a> {
     words: &'a [AtomicU64],
-    /// Offsets of the spans.
     starts: Vec<u64>,
     span: u64,
     order: AccessOrder,
@@ -77,7 +76,6 @@ struct Walk<'a> {
     /// Position of a sequential walk: the span's index, and the offset in it.
     piece: usize,
     offset: u64,
-    /// The last value that a chain read.
     link: u64,
 }
 

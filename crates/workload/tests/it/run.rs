@@ -53,11 +53,13 @@ impl Observer for Notes<'_> {
     }
 }
 
+fn run_once(config: &Config, observer: &mut dyn Observer) -> Result<(), RunError> {
+    run(config, OPTIONS, &AtomicBool::new(false), observer)
+}
+
 fn mini(name: &str) -> Config {
-    let path = format!(
-        "{}/../../experiments/workloads/{name}",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/workloads");
+    let path = format!("{folder}/{name}");
     let text = std::fs::read_to_string(path).expect("a shipped workload");
     Config::parse(&text).expect("a valid one")
 }
@@ -66,7 +68,7 @@ fn mini(name: &str) -> Config {
 fn phases_run_their_time_and_their_truth_is_written() {
     let config = mini("mini_zigzag.cfg");
     let mut notes = Notes::default();
-    run(&config, OPTIONS, &AtomicBool::new(false), &mut notes).expect("it runs");
+    run_once(&config, &mut notes).expect("it runs");
     assert_eq!(notes.populated, config.total_bytes());
     let names: Vec<&str> = notes.phases.iter().map(|phase| phase.0.as_str()).collect();
     assert_eq!(names, ["low", "high", "low", "high"]);
@@ -77,14 +79,18 @@ fn phases_run_their_time_and_their_truth_is_written() {
         assert_eq!(phase.2, episode.operations);
         let end = episode.end.expect("it ended");
         assert!(end - episode.start >= Nanos::from_millis(300));
-        let bytes = |ranges: Vec<AddressRange>| ranges.iter().map(|r| r.len()).sum::<u64>();
-        let hot = episode.temperature.hot.iter().map(|heat| heat.range);
-        assert_eq!(bytes(hot.collect()), 16 << 20);
-        assert_eq!(bytes(episode.temperature.cold.clone()), 16 << 20);
+        let hot = episode.temperature.hot.iter().map(|heat| heat.range.len());
+        assert_eq!(hot.sum::<u64>(), 16 << 20);
+        let cold = episode.temperature.cold.iter().map(|range| range.len());
+        assert_eq!(cold.sum::<u64>(), 16 << 20);
     }
     // The two regions take turns.
     assert_ne!(episodes[0].temperature.hot, episodes[1].temperature.hot);
     assert_eq!(episodes[0].temperature.hot, episodes[2].temperature.hot);
+}
+
+fn pages(range: AddressRange) -> impl Iterator<Item = u64> {
+    (range.start..range.end).step_by(4096)
 }
 
 /// Reads this process' own memory, as soon as a phase has ended, and notes which pages hold anything.
@@ -106,12 +112,8 @@ impl Observer for Peek {
         let memory = std::fs::File::open("/proc/self/mem")?;
         let episodes = truth::read(self.truth.as_slice()).map_err(io::Error::other)?;
         let laid = &episodes[0].temperature;
-        let all = laid
-            .hot
-            .iter()
-            .map(|heat| heat.range)
-            .chain(laid.cold.iter().copied());
-        for address in all.flat_map(|range| (range.start..range.end).step_by(4096)) {
+        let hot = laid.hot.iter().map(|heat| heat.range);
+        for address in hot.chain(laid.cold.iter().copied()).flat_map(pages) {
             let mut page = [0; 4096];
             memory.read_exact_at(&mut page, address)?;
             if page.iter().any(|byte| *byte != 0) {
@@ -134,14 +136,10 @@ fn what_the_truth_calls_hot_is_touched_and_nothing_else() {
     ] {
         let config = Config::parse(&format!("a, 1MiB\n\np\n50\n{pattern}\n")).expect("valid");
         let mut peek = Peek::default();
-        run(&config, OPTIONS, &AtomicBool::new(false), &mut peek).expect("it runs");
+        run_once(&config, &mut peek).expect("it runs");
         let episodes = truth::read(peek.truth.as_slice()).expect("a valid truth file");
-        let mut hot: Vec<u64> = episodes[0]
-            .temperature
-            .hot
-            .iter()
-            .flat_map(|heat| (heat.range.start..heat.range.end).step_by(4096))
-            .collect();
+        let hot = episodes[0].temperature.hot.iter().map(|heat| heat.range);
+        let mut hot: Vec<u64> = hot.flat_map(pages).collect();
         hot.sort_unstable();
         peek.written.sort_unstable();
         assert_eq!(peek.written, hot, "{pattern}");
@@ -190,12 +188,7 @@ fn an_observer_that_fails_ends_the_run_with_all_its_threads() {
 #[test]
 fn more_memory_than_there_is_is_refused_before_any_is_taken() {
     let config = Config::parse("a, 60T\n\np\n10\na, 0, 64, 1\n").expect("valid");
-    let error = run(
-        &config,
-        OPTIONS,
-        &AtomicBool::new(false),
-        &mut Notes::default(),
-    );
+    let error = run_once(&config, &mut Notes::default());
     let message = error.expect_err("no machine has it").to_string();
     assert!(
         message.starts_with("the regions take 60 TiB, but only "),
@@ -209,14 +202,7 @@ fn initial_data_must_be_there_and_not_empty() {
     let path = folder.path().join("data");
     let text = format!("a, 8K, {}\n\np\n10\na, 0, 64, 1\n", path.display());
     let config = Config::parse(&text).expect("valid");
-    let run = || {
-        run(
-            &config,
-            OPTIONS,
-            &AtomicBool::new(false),
-            &mut Notes::default(),
-        )
-    };
+    let run = || run_once(&config, &mut Notes::default());
     assert!(matches!(run(), Err(RunError::Content { .. })));
     std::fs::write(&path, "").expect("it can be written");
     assert!(matches!(run(), Err(RunError::NoContent { .. })));

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A program, and its measurement.
 pub(super) struct Case {
     pub(super) name: &'static str,
     program: Program,
@@ -18,33 +17,25 @@ enum Program {
     Java(&'static str),
 }
 
-const fn works(name: &'static str, program: Program) -> Case {
+const fn case(name: &'static str, program: Program, period_s: u64) -> Case {
     Case {
         name,
         program,
-        period_s: 0,
-    }
-}
-
-const fn bursts(name: &'static str, period_s: u64) -> Case {
-    Case {
-        name,
-        program: Program::Python(BURSTY),
         period_s,
     }
 }
 
 pub(super) const CASES: [Case; 10] = [
-    bursts("bursty_6s", 6),
-    bursts("bursty_15s", 15),
-    bursts("bursty_30s", 30),
-    bursts("bursty_60s", 60),
-    bursts("bursty_120s", 120),
-    works("shifting_10s", Program::Python(SHIFTING)),
-    works("locks", Program::Python(LOCKS)),
-    works("redis", Program::Redis(TENTH)),
-    works("redis_zipf", Program::Redis(ZIPF)),
-    works("jvm_gc", Program::Java(JVM)),
+    case("bursty_6s", Program::Python(BURSTY), 6),
+    case("bursty_15s", Program::Python(BURSTY), 15),
+    case("bursty_30s", Program::Python(BURSTY), 30),
+    case("bursty_60s", Program::Python(BURSTY), 60),
+    case("bursty_120s", Program::Python(BURSTY), 120),
+    case("shifting_10s", Program::Python(SHIFTING), 0),
+    case("locks", Program::Python(LOCKS), 0),
+    case("redis", Program::Redis(TENTH), 0),
+    case("redis_zipf", Program::Redis(ZIPF), 0),
+    case("jvm_gc", Program::Java(JVM), 0),
 ];
 
 impl Case {
@@ -73,7 +64,6 @@ impl Case {
         Ok(command)
     }
 
-    /// Returns a missing requirement of the program.
     pub(super) fn missing(&self) -> Option<&'static str> {
         let program = match &self.program {
             Program::Redis(_) => "redis-server",

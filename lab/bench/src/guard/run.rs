@@ -4,17 +4,15 @@ use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::super::BenchContext;
-use super::super::child::Guarded;
+use super::super::child::{Guarded, children};
 use super::programs::Case;
 
-/// Time for a process to end.
 const END_LIMIT: Duration = Duration::from_mins(1);
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) progress: f64,
@@ -31,7 +29,7 @@ pub(super) fn once(
     case: &Case,
     flags: Option<&[&str]>,
     delay: Duration,
-) -> anyhow::Result<Run> {
+) -> Result<Run> {
     let seconds = case.seconds(context.duration);
     context.sleep(delay)?;
     let mut command = case.command(seconds, context.scratch.path())?;
@@ -98,13 +96,8 @@ fn zram_devices() -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Returns the bytes of a process and its children in swap.
 fn swapped(pid: u32) -> u64 {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
-    let children = children
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok());
+    let children = children(pid).into_iter();
     children.chain([pid]).map(swapped_of).sum()
 }
 

@@ -21,7 +21,6 @@ pub(super) struct Pair {
     pub(super) predicted: Predicted,
 }
 
-/// The live result.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Live {
     pub(super) saved_percent: f64,
@@ -33,7 +32,6 @@ pub(super) struct Live {
     pub(super) rates_alone: Option<[Rate; 2]>,
 }
 
-/// The prediction.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Predicted {
     pub(super) saved_percent: Bounded,

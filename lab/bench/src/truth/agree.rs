@@ -16,14 +16,12 @@ const HOT: f32 = 0.75;
 const COLD: f32 = 0.25;
 const SAID: f32 = 0.5;
 
-/// Counts of a page, summed over the snapshots of a window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     touched: f32,
     unknown: f32,
 }
 
-/// Pages by address.
 type Pages = BTreeMap<u64, Page>;
 
 /// A window of exact scans.
@@ -61,7 +59,6 @@ impl Exact {
     }
 }
 
-/// The agreement of a monitor with exact scans.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Agreement {
     pub(super) precision: Option<f64>,

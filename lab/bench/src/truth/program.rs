@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use isotherm_workload::family::journal::Ready;
 use isotherm_workload::family::program::{self, ProgramOptions};
+
+use super::super::BenchContext;
 
 #[derive(Parser)]
 #[command(
@@ -20,27 +22,20 @@ struct Args {
     options: ProgramOptions,
 }
 
-/// Runs `isotherm-bench truth-case`.
-pub(crate) fn main(args: impl Iterator<Item = String>) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: impl Iterator<Item = String>) -> Result<ExitCode> {
     program::run(&Args::parse_from(args).options)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A running program of the family.
-pub(in super::super) struct Running {
-    child: super::Guarded,
-    journal: PathBuf,
+pub(crate) struct Running {
+    pub(crate) child: super::Guarded,
+    pub(crate) journal: PathBuf,
     pub(super) ready: Ready,
 }
 
 impl Running {
     /// Starts case `index` of `seed` and waits until it touches memory.
-    pub(in super::super) fn start(
-        context: &super::super::BenchContext,
-        seed: u64,
-        index: u64,
-        limit: u64,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn start(context: &BenchContext, seed: u64, index: u64, limit: u64) -> Result<Self> {
         let (ready, journal) = (
             context.scratch("case.json"),
             context.scratch("case.journal"),
@@ -78,21 +73,8 @@ impl Running {
         })
     }
 
-    pub(in super::super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(in super::super) fn check_running(&mut self) -> anyhow::Result<()> {
-        self.child.check_running()
-    }
-
-    /// Returns the path of its log of touches.
-    pub(in super::super) fn journal(&self) -> &std::path::Path {
-        &self.journal
-    }
-
     /// Ends it and reads its log.
-    pub(in super::super) fn finish(mut self) -> anyhow::Result<super::TouchJournal> {
+    pub(crate) fn finish(mut self) -> Result<super::TouchJournal> {
         let status = self.child.stop()?;
         if !status.success() {
             bail!("the program of the case failed, with {status}");

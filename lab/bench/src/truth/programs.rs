@@ -9,46 +9,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::super::BenchContext;
-use super::super::child::Guarded;
+use super::super::child::{Group, Guarded, children};
 
 /// Time for a step of preparation: one installs a package from the network.
 const STEP_LIMIT: Duration = Duration::from_mins(3);
 const READY_LIMIT: Duration = Duration::from_mins(2);
 
-/// A program and its use.
-pub(in super::super) struct Program {
-    pub(in super::super) name: &'static str,
-    /// Commands that it requires.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
     requires: &'static [&'static str],
-    /// Script that runs before the program starts.
     setup: &'static str,
-    /// Script of the program.
     serve: &'static str,
-    /// Script that runs once it has started.
     fill: &'static str,
     /// Script of the load; empty if the program keeps itself busy.
     load: &'static str,
     /// A word of the command line of the watched child; without it the program itself is watched.
     child: Option<&'static str>,
-    /// Source of its progress.
-    pub(in super::super) progress: Progress,
+    pub(crate) progress: Progress,
 }
 
-/// A source of a program's progress.
 #[derive(Clone, Copy)]
-pub(in super::super) enum Progress {
-    /// Bytes that it reads.
+pub(crate) enum Progress {
     BytesRead,
-    /// Its waits for requests.
     Waits,
     /// Numbers that it writes to `$DIR/said`.
     Said,
 }
 
-pub(in super::super) const PROGRAMS: [Program; 7] = [
+pub(crate) const PROGRAMS: [Program; 7] = [
     Program {
         name: "redis",
         requires: &["redis-server", "redis-cli", "redis-benchmark"],
@@ -123,18 +114,8 @@ pub(in super::super) const PROGRAMS: [Program; 7] = [
     },
 ];
 
-/// A running program.
-pub(in super::super) struct Busy {
-    // They end in this order.
-    load: Option<Guarded>,
-    server: Guarded,
-    watched: u32,
-    folder: tempfile::TempDir,
-}
-
 impl Program {
-    /// Returns what it lacks here, if anything.
-    pub(in super::super) fn lacks(&self) -> Option<String> {
+    pub(crate) fn lacks(&self) -> Option<String> {
         let found = |command: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
             std::env::split_paths(&path).any(|folder| folder.join(command).exists())
@@ -146,11 +127,11 @@ impl Program {
     }
 
     /// Starts and fills it, and starts its load.
-    pub(in super::super) fn start(&self, context: &BenchContext) -> anyhow::Result<Busy> {
+    pub(crate) fn start(&self, context: &BenchContext) -> Result<Group> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         // PostgreSQL runs as another user.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
-        let step = |script: &str, name: &str| -> anyhow::Result<()> {
+        let step = |script: &str, name: &str| -> Result<()> {
             if script.is_empty() {
                 return Ok(());
             }
@@ -167,32 +148,15 @@ impl Program {
             .then(|| Guarded::spawn(context, &mut shell(context, self.load, folder.path())))
             .transpose()?;
         context.sleep(Duration::from_secs(2))?;
-        let watched = match self.child {
+        let pid = match self.child {
             None => server.id(),
             Some(word) => child_of(context, server.id(), word)?,
         };
-        Ok(Busy {
-            load,
-            server,
-            watched,
-            folder,
+        Ok(Group {
+            children: load.into_iter().chain([server]).collect(),
+            pid,
+            folder: Some(folder),
         })
-    }
-}
-
-impl Busy {
-    pub(in super::super) fn pid(&self) -> u32 {
-        self.watched
-    }
-
-    /// Returns its own folder.
-    pub(in super::super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    pub(in super::super) fn check_running(&mut self) -> anyhow::Result<()> {
-        self.server.check_running()?;
-        self.load.as_mut().map_or(Ok(()), Guarded::check_running)
     }
 }
 
@@ -216,21 +180,12 @@ fn cache(context: &BenchContext) -> PathBuf {
 }
 
 /// Returns the child of `parent` whose command line contains `word`.
-fn child_of(context: &BenchContext, parent: u32, word: &str) -> anyhow::Result<u32> {
+fn child_of(context: &BenchContext, parent: u32, word: &str) -> Result<u32> {
     let end = Instant::now() + READY_LIMIT;
     loop {
-        for entry in std::fs::read_dir("/proc")?.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-                continue;
-            };
-            let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
-            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
-            let of = stat
-                .rsplit(") ")
-                .next()
-                .and_then(|rest| rest.split(' ').nth(1));
-            let line = String::from_utf8_lossy(&read("cmdline")).into_owned();
-            if of.and_then(|n| n.parse().ok()) == Some(parent) && line.contains(word) {
+        for pid in children(parent) {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).contains(word) {
                 return Ok(pid);
             }
         }

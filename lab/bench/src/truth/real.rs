@@ -2,27 +2,26 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use isotherm_engine::Snapshot;
 use isotherm_engine::statistics::median;
 use isotherm_workload::family::verdict::settled;
 use serde::Serialize;
 
+use super::super::child::Group;
 use super::super::recording::{Recorded, Recording};
-use super::super::table::Table;
+use super::super::table::{Table, number};
 use super::super::{BenchContext, Mode};
 use super::agree::{Agreement, Exact, agree};
-use super::programs::{Busy, PROGRAMS, Program};
+use super::programs::{PROGRAMS, Program};
 use super::score;
 
 /// Length of a window, and of the one that determines a monitor's own interval.
 const WINDOW: Duration = Duration::from_secs(12);
-/// Windows of each mode.
 const TURNS: usize = 2;
 /// A scan must be finished before the next one.
 const INTERVAL_MIN: f64 = 0.1;
 
-/// One mode on one program.
 #[derive(Serialize)]
 pub(super) struct Compared {
     pub(super) program: &'static str,
@@ -40,7 +39,7 @@ pub(super) fn run(
     context: &BenchContext,
     wanted: &[String],
     modes: &[Mode],
-) -> anyhow::Result<(Vec<Compared>, Vec<String>)> {
+) -> Result<(Vec<Compared>, Vec<String>)> {
     let (mut compared, mut skipped) = (Vec::new(), Vec::new());
     for name in wanted {
         if name != "all" && !PROGRAMS.iter().any(|program| program.name == name) {
@@ -75,11 +74,7 @@ pub(super) fn run(
     Ok((compared, skipped))
 }
 
-fn one_program(
-    context: &BenchContext,
-    program: &Program,
-    modes: &[Mode],
-) -> anyhow::Result<Vec<Compared>> {
+fn one_program(context: &BenchContext, program: &Program, modes: &[Mode]) -> Result<Vec<Compared>> {
     let mut busy = program.start(context)?;
     let mut compared = Vec::new();
     for mode in modes {
@@ -93,8 +88,8 @@ fn take_turns(
     context: &BenchContext,
     program: &'static str,
     mode: &Mode,
-    busy: &mut Busy,
-) -> anyhow::Result<Compared> {
+    busy: &mut Group,
+) -> Result<Compared> {
     let trial = window(context, mode, busy)?;
     let intervals = settled(&trial.snapshots, &[]).map(|s| s.end.since(s.start).as_secs_f64());
     let interval = median(intervals.collect())
@@ -105,7 +100,7 @@ fn take_turns(
         "exact=--pages --max-stall 1s --aggregation-interval {millis}"
     ))?;
     // The first scans find pages that were touched before.
-    let scan = |busy: &mut Busy| -> anyhow::Result<Vec<Snapshot>> {
+    let scan = |busy: &mut Group| -> Result<Vec<Snapshot>> {
         let scans = window(context, &exact, busy)?.snapshots;
         Ok(scans.get(2..).unwrap_or(&[]).to_vec())
     };
@@ -131,10 +126,10 @@ fn take_turns(
     })
 }
 
-fn window(context: &BenchContext, mode: &Mode, busy: &mut Busy) -> anyhow::Result<Recorded> {
+fn window(context: &BenchContext, mode: &Mode, busy: &mut Group) -> Result<Recorded> {
     busy.check_running()?;
     let duration = context.asked_duration.unwrap_or(WINDOW);
-    Recording::start(context, mode, busy.pid(), duration)?.finish(context)
+    Recording::start(context, mode, busy.pid, duration)?.finish(context)
 }
 
 impl Compared {
@@ -146,7 +141,7 @@ impl Compared {
         let of = |f: fn(&Agreement) -> Option<f64>| -> Vec<f64> {
             self.turns.iter().filter_map(f).collect()
         };
-        let cell = |values: Vec<f64>, digits| super::super::stats::cell(&values, digits);
+        let cell = |values: Vec<f64>, digits| super::super::table::cell(&values, digits);
         let mib =
             |values: Vec<f64>| cell(values.iter().map(|v| v / f64::from(1 << 20)).collect(), 0);
         let percent = |values: Vec<f64>| cell(values.iter().map(|v| v * 100.0).collect(), 0);
@@ -164,9 +159,9 @@ impl Compared {
             percent(of(|a| a.unknown)),
             format!(
                 "{}, {}, {}",
-                score::cell(ceiling.precision, 3),
-                score::cell(ceiling.recall, 3),
-                score::cell(ceiling.working_set, 3)
+                number(ceiling.precision, 3),
+                number(ceiling.recall, 3),
+                number(ceiling.working_set, 3)
             ),
             score::cpu_cell(self.cpu_claimed_induced_percent, self.cpu_measured_percent),
         ]
@@ -176,20 +171,8 @@ impl Compared {
 pub(super) fn table(compared: &[Compared]) -> Table {
     let mut table = Table::new(
         "Real programs: against exact scans before and after, over equal intervals",
-        &[
-            "program",
-            "mode",
-            "interval",
-            "P",
-            "R",
-            "exact MiB",
-            "said MiB",
-            "WSS ratio",
-            "undecided %",
-            "unknown %",
-            "scan against scans: P, R, WSS",
-            "CPU %: claimed, measured",
-        ],
+        "program | mode | interval | P | R | exact MiB | said MiB | WSS ratio | undecided % | unknown % | \
+         scan against scans: P, R, WSS | CPU %: claimed, measured",
     );
     for one in compared {
         table.row(one.cells());

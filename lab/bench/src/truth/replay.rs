@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Result, bail};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_record::{
@@ -35,7 +35,6 @@ use super::Run;
 const STEP: Nanos = Nanos::from_millis(25);
 /// Share of the lost time that may have been lost unevenly.
 const LAG_UNEVEN: f64 = 0.1;
-/// Time for a simulation.
 const LIMIT: Duration = Duration::from_mins(5);
 
 /// Replays a trace under each mode's monitor. `moves` are the times after its start at which its hot memory moves.
@@ -44,7 +43,7 @@ pub(super) fn run(
     trace: &Path,
     modes: &[Mode],
     moves: &[Nanos],
-) -> anyhow::Result<Vec<Run>> {
+) -> Result<Vec<Run>> {
     let mut truth = Trace::read(trace)?;
     let mut runs = Vec::new();
     for mode in modes {
@@ -66,7 +65,7 @@ pub(super) fn run(
 }
 
 /// Simulates; returns also the lag of the process behind the trace.
-fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> anyhow::Result<(Recorded, Lag)> {
+fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> Result<(Recorded, Lag)> {
     let output = context.scratch("simulated.isotherm");
     let report = context.scratch("simulated.json");
     let _ = std::fs::remove_file(&output);
@@ -96,7 +95,7 @@ pub(super) fn write(
     journal: &TouchJournal,
     start: Nanos,
     end: Nanos,
-) -> anyhow::Result<PathBuf> {
+) -> Result<PathBuf> {
     let path = context.scratch("trace.isotherm");
     let file = BufWriter::new(File::create(&path).context("cannot create the trace")?);
     let memory = journal.ready.memory;
@@ -160,7 +159,6 @@ fn scan(journal: &TouchJournal, block: u64, touched: &Touched) -> PageBlock {
 
 /// The known accesses of a record of page scans.
 struct Trace {
-    /// Index of each block.
     blocks: BTreeMap<u64, usize>,
     /// Ends of intervals, since the start, and the pages accessed in each.
     scans: Vec<(Nanos, PageSet)>,
@@ -188,7 +186,7 @@ impl Lag {
 }
 
 impl Trace {
-    fn read(path: &Path) -> anyhow::Result<Self> {
+    fn read(path: &Path) -> Result<Self> {
         let name = path.display();
         let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
         let reader = Reader::open(BufReader::new(file))?;

@@ -7,9 +7,8 @@ use isotherm_workload::score::{AccuracyScore, share};
 use serde::Serialize;
 
 use super::{Rss, Run, Watched};
-use crate::table::Table;
+use crate::table::{Table, number};
 
-/// The goal for precision and recall.
 const AIM: f64 = 0.95;
 /// The share of touched pages that may be unknown in a case that is scored.
 const UNKNOWN_MAX: f64 = 0.05;
@@ -26,7 +25,6 @@ which touched or idle bytes exceed the process' resident memory. CPU: the monito
 from the target, of one CPU, by its own account; and by the kernel's, loading included. ~: what the same
 program did, replayed in the simulated machine.";
 
-/// One record.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Score {
     pub(super) snapshots: usize,
@@ -90,17 +88,8 @@ impl Score {
         any.then(|| precision.unwrap_or(1.0).min(recall.unwrap_or(1.0)))
     }
 
-    /// Returns whether the monitor knows most of the touched memory.
     fn is_known(&self) -> bool {
         self.unknown.is_none_or(|share| share <= UNKNOWN_MAX)
-    }
-
-    fn median_of_both(&self) -> Option<f64> {
-        Self::both(self.precision, self.recall)
-    }
-
-    fn worst_of_both(&self) -> Option<f64> {
-        Self::both(self.precision_worst, self.recall_worst)
     }
 }
 
@@ -131,7 +120,6 @@ fn line(cells: &[&str]) -> String {
     cells.join(" ").trim_end().to_owned()
 }
 
-/// Returns all lines of a program.
 pub(super) fn lines(watched: &Watched) -> Vec<String> {
     let case = &watched.case;
     let mut lines = vec![format!(
@@ -164,12 +152,12 @@ pub(super) fn run_line(index: &str, run: &Run) -> String {
         index,
         &run.mode,
         &score.snapshots.to_string(),
-        &cell(score.precision, 3),
-        &cell(score.precision_worst, 3),
-        &cell(score.precision_all, 3),
-        &cell(score.recall, 3),
-        &cell(score.recall_worst, 3),
-        &cell(score.recall_all, 3),
+        &number(score.precision, 3),
+        &number(score.precision_worst, 3),
+        &number(score.precision_all, 3),
+        &number(score.recall, 3),
+        &number(score.recall_worst, 3),
+        &number(score.recall_all, 3),
         &percent(score.error, 1),
         &score
             .error_worst
@@ -183,35 +171,20 @@ pub(super) fn run_line(index: &str, run: &Run) -> String {
     ])
 }
 
-/// Formats a value; `-` if it is not known.
-pub(super) fn cell(value: Option<f64>, digits: usize) -> String {
-    value.map_or("-".into(), |v| format!("{v:.digits$}"))
-}
-
 fn percent(share: Option<f64>, digits: usize) -> String {
-    cell(share.map(|share| share * 100.0), digits)
+    number(share.map(|share| share * 100.0), digits)
 }
 
 /// Formats CPU time by the monitor's own account and by the kernel's.
 pub(super) fn cpu_cell(claimed_percent: Option<f64>, measured_percent: f64) -> String {
-    format!("{}, {measured_percent:.2}", cell(claimed_percent, 2))
+    format!("{}, {measured_percent:.2}", number(claimed_percent, 2))
 }
 
-/// Returns the family's results for each mode.
 pub(super) fn summary(watched: &[Watched]) -> Table {
     let mut table = Table::new(
         "All cases",
-        &[
-            "mode",
-            "cases",
-            "of these unknown",
-            "P and R >= 0.95 (median)",
-            "worst case (median)",
-            "worst snapshot",
-            "WSS error <= 10 % (median)",
-            "WSS error %, median of cases",
-            "over RSS",
-        ],
+        "mode | cases | of these unknown | P and R >= 0.95 (median) | worst case (median) | worst snapshot | \
+         WSS error <= 10 % (median) | WSS error %, median of cases | over RSS",
     );
     let mut modes: Vec<&str> = Vec::new();
     for run in watched.iter().flat_map(|one| &one.runs) {
@@ -233,11 +206,11 @@ fn summary_row(mode: &str, all: &[&Score]) -> Vec<String> {
     let of = |f: &dyn Fn(&Score) -> Option<f64>| -> Vec<f64> {
         known.iter().filter_map(|score| f(score)).collect()
     };
-    let medians = of(&Score::median_of_both);
-    let worst = of(&Score::worst_of_both);
+    let medians = of(&|s| Score::both(s.precision, s.recall));
+    let worst = of(&|s| Score::both(s.precision_worst, s.recall_worst));
     let errors = of(&|score| score.error);
     let count = |good: usize, all: usize| format!("{good} of {all}");
-    let least = |values: &[f64]| cell(values.iter().copied().reduce(f64::min), 3);
+    let least = |values: &[f64]| number(values.iter().copied().reduce(f64::min), 3);
     let exceeds = |s: &&&Score| s.touched_over_rss_bytes > 0.0 || s.idle_over_rss_bytes > 0.0;
     vec![
         mode.to_owned(),

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isotherm_engine::PAGE_SIZE;
-
-use super::memory::{self, HUGE_PAGE};
+use super::memory::{self, HUGE_PAGE, touch};
 
 /// Touch memory, each part of it by a function of its own, and keep one in use until killed.
 #[derive(clap::Args)]
@@ -82,10 +80,4 @@ fn write_log(memory: &[AtomicU8]) {
 fn read_log(memory: &[AtomicU8]) {
     touch(memory);
     black_box("read");
-}
-
-fn touch(memory: &[AtomicU8]) {
-    for page in memory.iter().step_by(PAGE_SIZE as usize) {
-        page.fetch_add(1, Ordering::Relaxed);
-    }
 }

@@ -6,12 +6,14 @@
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::AtomicU8;
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_engine::AddressRange;
 use isotherm_workload::layout::{Heat, Temperature};
+use isotherm_workload::run::now;
 use isotherm_workload::truth::{self, Line, RegionPlace};
+
+use super::memory::touch;
 
 /// Keep a known part of memory hot until killed, and write the truth about it to a file.
 #[derive(clap::Args)]
@@ -64,21 +66,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     }
 }
 
-fn touch(memory: &[AtomicU8]) {
-    for page in memory.iter().step_by(PAGE_SIZE as usize) {
-        page.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 fn range_of(memory: &[AtomicU8]) -> AddressRange {
     let start = memory.as_ptr().addr() as u64;
     AddressRange::new(start, start + memory.len() as u64)
-}
-
-/// Returns the nanoseconds since the Unix epoch.
-pub(crate) fn now() -> Nanos {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .into()
 }

@@ -4,7 +4,6 @@ mod blamed;
 mod family;
 mod frames;
 mod hot;
-mod kdamond;
 mod memory;
 mod pagemap;
 mod pages;
@@ -31,7 +30,6 @@ enum Job {
     Blamed(blamed::Args),
     Frames(frames::Args),
     Pages(pages::Args),
-    Kdamond(kdamond::Args),
     /// Run a program of the generated family.
     TruthCase(program::ProgramOptions),
     PageFrames(family::PageFrames),
@@ -54,7 +52,6 @@ fn main() -> ExitCode {
         Job::Blamed(args) => blamed::run(&args),
         Job::Frames(args) => frames::run(&args),
         Job::Pages(args) => pages::run(&args),
-        Job::Kdamond(args) => kdamond::run(&args),
         Job::PageFrames(args) => family::page_frames(&args),
         Job::CpuShare(args) => family::cpu_share(&args),
         Job::TruthCase(options) => program::run(&options),

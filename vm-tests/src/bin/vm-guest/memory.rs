@@ -6,11 +6,12 @@
 )]
 
 use std::io;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use isotherm_engine::PAGE_SIZE;
 
 /// Hint for high mappings: above the 47 bits that four levels of tables give to users.
 const HIGH: usize = 1 << 50;
-/// Bytes of a huge page.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Maps `len` zero bytes, which are never unmapped. With `high` they lie above 47 bits, which fails if the processor's
@@ -50,9 +51,14 @@ pub(crate) fn map_huge(len: usize) -> io::Result<&'static [AtomicU8]> {
     Ok(memory)
 }
 
-/// Pages memory out.
 pub(crate) fn page_out(memory: &'static [AtomicU8]) -> io::Result<()> {
     advise(memory, libc::MADV_PAGEOUT)
+}
+
+pub(crate) fn touch(memory: &[AtomicU8]) {
+    for page in memory.iter().step_by(PAGE_SIZE as usize) {
+        page.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 fn advise(memory: &'static [AtomicU8], advice: libc::c_int) -> io::Result<()> {

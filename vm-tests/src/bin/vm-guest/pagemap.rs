@@ -5,7 +5,6 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
-/// The pagemap entry of one page.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry(u64);
 
@@ -17,13 +16,11 @@ impl Entry {
         (self.0 & PRESENT != 0).then_some(self.0 & FRAME)
     }
 
-    /// Whether the page is in swap.
     pub(crate) fn is_swapped(self) -> bool {
         self.0 & 1 << 62 != 0
     }
 }
 
-/// The pagemap file of a process.
 pub(crate) struct Pagemap(File);
 
 impl Pagemap {
@@ -31,7 +28,6 @@ impl Pagemap {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
-    /// Returns the entries of `range`, in order.
     pub(crate) fn entries(&mut self, range: AddressRange) -> io::Result<Vec<Entry>> {
         let mut bytes = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
         self.0.seek(SeekFrom::Start(range.start / PAGE_SIZE * 8))?;

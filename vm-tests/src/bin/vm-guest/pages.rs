@@ -14,8 +14,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
+use isotherm_vm_tests::{Pages, Part};
+use isotherm_workload::family::program::{mapping, smaps_sum};
 use isotherm_workload::truth;
-use serde::Serialize;
 
 use super::pagemap::{Entry, Pagemap};
 
@@ -36,31 +37,6 @@ pub(crate) struct Args {
     sum: bool,
 }
 
-#[derive(Serialize)]
-struct Answer {
-    hot: Part,
-    cold: Part,
-    /// Bytes of smaps' `AnonHugePages` in the mappings that hold the hot and cold ranges.
-    anon_huge: u64,
-    referenced: u64,
-    /// Bytes of these mappings by node, from numa_maps.
-    numa_maps: BTreeMap<u32, u64>,
-}
-
-/// Bytes of the hot or of the cold ranges, by place.
-#[derive(Serialize, Default)]
-struct Part {
-    present: u64,
-    swapped: u64,
-    nodes: BTreeMap<u32, u64>,
-    /// Bytes in mappings that are advised to have huge pages (MADV_HUGEPAGE), and not to (MADV_NOHUGEPAGE).
-    advised_huge: u64,
-    advised_small: u64,
-    /// Bytes on the active list (PG_active).
-    active: Option<u64>,
-    sum: Option<u64>,
-}
-
 pub(crate) fn run(args: &Args) -> io::Result<()> {
     let file = BufReader::new(File::open(&args.truth)?);
     let episodes = truth::read(file).map_err(io::Error::other)?;
@@ -69,16 +45,16 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
         .ok_or_else(|| io::Error::other("the truth file holds no phase"))?;
     let hot: Vec<AddressRange> = last.temperature.hot.iter().map(|h| h.range).collect();
     let cold = &last.temperature.cold;
-    let all = || hot.iter().chain(cold).copied();
+    let all = [&hot[..], cold].concat();
     let nodes = frames_of_nodes()?;
     let mut pagemap = Pagemap::open(args.pid)?;
     let smaps = fs::read_to_string(format!("/proc/{}/smaps", args.pid))?;
-    let mut answer = Answer {
+    let mut answer = Pages {
         hot: part(&mut pagemap, &hot, &nodes)?,
         cold: part(&mut pagemap, cold, &nodes)?,
-        anon_huge: mapped(&smaps, "AnonHugePages:", all),
-        referenced: mapped(&smaps, "Referenced:", all),
-        numa_maps: numa_maps(args.pid, all)?,
+        anon_huge: smaps_sum(&smaps, &all, "AnonHugePages:"),
+        referenced: smaps_sum(&smaps, &all, "Referenced:"),
+        numa_maps: numa_maps(args.pid, &all)?,
     };
     for (part, ranges) in [(&mut answer.hot, &hot), (&mut answer.cold, cold)] {
         part.advised_huge = advised(&smaps, "hg", ranges);
@@ -172,41 +148,17 @@ fn frames_of_nodes() -> io::Result<Vec<(u32, Range<u64>)>> {
     Ok(zones)
 }
 
-/// Sums a field of smaps, in bytes, over the mappings that hold some of `ranges`.
-fn mapped<I>(smaps: &str, field: &str, ranges: impl Fn() -> I) -> u64
-where
-    I: Iterator<Item = AddressRange>,
-{
-    let (mut inside, mut kib) = (false, 0);
-    for line in smaps.lines() {
-        if let Some(mapping) = mapping(line) {
-            inside = ranges().any(|range| range.intersection(mapping).is_some());
-        } else if let Some(value) = line.strip_prefix(field)
-            && inside
-        {
-            let value = value.trim().trim_end_matches(" kB");
-            kib += value.parse::<u64>().unwrap_or(0);
-        }
-    }
-    kib << 10
-}
-
-fn mapping(line: &str) -> Option<AddressRange> {
-    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    let address = |text| u64::from_str_radix(text, 16).ok();
-    AddressRange::checked(address(start)?, address(end)?)
-}
-
 /// Counts the bytes by node of the mappings that hold some of `ranges`. numa_maps has only the start of each mapping.
-fn numa_maps<I>(pid: u32, ranges: impl Fn() -> I) -> io::Result<BTreeMap<u32, u64>>
-where
-    I: Iterator<Item = AddressRange>,
-{
+fn numa_maps(pid: u32, ranges: &[AddressRange]) -> io::Result<BTreeMap<u32, u64>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let starts: Vec<u64> = maps
         .lines()
         .filter_map(mapping)
-        .filter(|mapping| ranges().any(|range| range.intersection(*mapping).is_some()))
+        .filter(|mapping| {
+            ranges
+                .iter()
+                .any(|range| range.intersection(*mapping).is_some())
+        })
         .map(|mapping| mapping.start)
         .collect();
     let mut bytes = BTreeMap::new();

@@ -5,12 +5,12 @@
 
 use serde_json::{Value, json};
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
+use crate::pages::{Pages, Part};
 use crate::scenario::Report;
 use crate::scenario::acting::{
-    self, COLD, HOT, Pages, Part, STILL, STILL_IN_ONE, about, demote, intact, mib, pages, pattern,
-    promote,
+    self, COLD, HOT, STILL, STILL_IN_ONE, about, demote, intact, mib, pages, pattern, promote,
 };
 use crate::scenario::kernel_damon::{DOES_NOTHING, FUNCTIONS, says};
 use crate::vm::VmOutput;
@@ -26,28 +26,23 @@ const FAST: &str =
 const SETTLED: &str = "6 s";
 
 /// Returns a configuration in damo's format, with the intervals of [`FAST`].
-pub(in crate::scenario) fn configuration(operations: &str, schemes: &[Value]) -> String {
+pub(crate) fn configuration(operations: &str, schemes: &[Value]) -> String {
     acting::configuration(operations, ["50 ms", "500 ms"], ["200", "2,000"], schemes)
 }
 
 /// The kernel's counters of one scheme at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::scenario) struct Counters {
+pub(crate) struct Counters {
     /// Seconds since boot.
-    pub(in crate::scenario) seconds: f64,
-    pub(in crate::scenario) tried: u64,
-    pub(in crate::scenario) applied: u64,
-    pub(in crate::scenario) exceeds: u64,
-    /// The quota in force.
-    pub(in crate::scenario) effective: u64,
+    pub(crate) seconds: f64,
+    pub(crate) tried: u64,
+    pub(crate) applied: u64,
+    pub(crate) exceeds: u64,
+    pub(crate) effective: u64,
 }
 
 /// Reads the counters of a scheme that `kernel_until NAME` noted, in order of time.
-pub(in crate::scenario) fn counters(
-    output: &VmOutput,
-    name: &str,
-    scheme: u64,
-) -> Result<Vec<Counters>, VmError> {
+pub(crate) fn counters(output: &VmOutput, name: &str, scheme: u64) -> Result<Vec<Counters>> {
     let text = output.text(&format!("{name}.txt"))?;
     let wrong = |line: &str| VmError::Wrong(format!("{name}.txt: {line}"));
     let mut all = Vec::new();
@@ -75,7 +70,7 @@ pub(in crate::scenario) fn counters(
 }
 
 /// Returns the last counters of scheme 0, and adds them to the report.
-fn counted(report: &mut Report, output: &VmOutput, name: &str) -> Result<Counters, VmError> {
+fn counted(report: &mut Report, output: &VmOutput, name: &str) -> Result<Counters> {
     let all = counters(output, name, 0)?;
     let last = all[all.len() - 1];
     let seconds = last.seconds - all[0].seconds;
@@ -87,21 +82,15 @@ fn counted(report: &mut Report, output: &VmOutput, name: &str) -> Result<Counter
     Ok(last)
 }
 
-fn at_least(report: &Report, what: &str, bytes: u64, least: u64) -> Result<(), VmError> {
+fn at_least(what: &str, bytes: u64, least: u64) -> Result<()> {
     let (is, wanted) = (mib(bytes), mib(least));
-    ensure!(
-        bytes >= least,
-        "{what}: {is}, not {wanted} or more\n{report}"
-    );
+    ensure!(bytes >= least, "{what}: {is}, not {wanted} or more");
     Ok(())
 }
 
-fn at_most(report: &Report, what: &str, bytes: u64, most: u64) -> Result<(), VmError> {
+fn at_most(what: &str, bytes: u64, most: u64) -> Result<()> {
     let (is, wanted) = (mib(bytes), mib(most));
-    ensure!(
-        bytes <= most,
-        "{what}: {is}, not {wanted} or less\n{report}"
-    );
+    ensure!(bytes <= most, "{what}: {is}, not {wanted} or less");
     Ok(())
 }
 
@@ -111,7 +100,6 @@ const MOST_HOT: u64 = HOT * 3 / 4;
 /// Bytes of the other temperature that may lie in the same regions.
 const STRAY: u64 = 2 << 20;
 
-/// Returns a scheme that moves cold memory to both nodes in turn.
 fn interleave() -> Value {
     json!({
         "action": "migrate_cold",
@@ -120,7 +108,7 @@ fn interleave() -> Value {
     })
 }
 
-pub(in crate::scenario) fn between_nodes(kernel: Kernel) -> Result<Report, VmError> {
+pub(crate) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
     let has_dests = kernel != Kernel::Debian612;
     let of_a_process = if has_dests {
         format!(
@@ -152,7 +140,7 @@ pub(in crate::scenario) fn between_nodes(kernel: Kernel) -> Result<Report, VmErr
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
     );
-    let output = acting::vm(kernel, &script)?
+    let output = acting::vm(&STILL, kernel, &script)?
         .instruction_ns_log2(3)
         .numa_nodes(2)
         .text("/cold.json", &configuration("paddr", &[demote(SETTLED)]))
@@ -162,18 +150,16 @@ pub(in crate::scenario) fn between_nodes(kernel: Kernel) -> Result<Report, VmErr
         )
         .text("/both.json", &configuration("vaddr", &[interleave()]))
         .run_ok()?;
-    let mut report = Report::default();
-    by_frames(&mut report, &output)?;
+    by_frames(report, &output)?;
     if has_dests {
-        to_both(&mut report, &output)?;
+        to_both(report, &output)?;
     } else {
-        says(&mut report, &output, "dests", "it has no schemes/N/dests")?;
-        says(&mut report, &output, "virtual", DOES_NOTHING)?;
+        says(report, &output, "dests", "it has no schemes/N/dests")?;
+        says(report, &output, "virtual", DOES_NOTHING)?;
     }
-    Ok(report)
+    Ok(())
 }
 
-/// Formats the bytes of both parts on each node.
 fn on_nodes(pages: &Pages) -> String {
     let part = |part: &Part| format!("{} on 0 and {} on 1", mib(part.on(0)), mib(part.on(1)));
     format!("hot {}, cold {}", part(&pages.hot), part(&pages.cold))
@@ -186,7 +172,7 @@ fn moved(
     output: &VmOutput,
     did: &str,
     [before, after]: [&str; 2],
-) -> Result<(Pages, Pages, Counters), VmError> {
+) -> Result<(Pages, Pages, Counters)> {
     let (start, after) = (pages(output, before)?, pages(output, after)?);
     let counters = counted(report, output, did)?;
     report.say(format!("    before: {}", on_nodes(&start)));
@@ -194,42 +180,33 @@ fn moved(
     Ok((start, after, counters))
 }
 
-fn by_frames(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_frames(report: &mut Report, output: &VmOutput) -> Result<()> {
     let (start, after, cold) = moved(report, output, "cold", ["start", "demoted"])?;
-    about(
-        report,
-        &[("at first on node 0", start.cold.on(0), COLD, STRAY)],
-    )?;
-    at_least(report, "cold on node 1", after.cold.on(1), MOST_COLD)?;
-    at_least(report, "hot on node 0", after.hot.on(0), HOT - STRAY)?;
-    at_least(report, "applied", cold.applied, MOST_COLD - STRAY)?;
+    about(&[("at first on node 0", start.cold.on(0), COLD, STRAY)])?;
+    at_least("cold on node 1", after.cold.on(1), MOST_COLD)?;
+    at_least("hot on node 0", after.hot.on(0), HOT - STRAY)?;
+    at_least("applied", cold.applied, MOST_COLD - STRAY)?;
     intact(&start, &after, "when it was demoted")?;
 
     let (start, after, hot) = moved(report, output, "hot", ["on-1", "promoted"])?;
-    about(
-        report,
-        &[("at first on node 1", start.hot.on(1), HOT, STRAY)],
-    )?;
-    at_least(report, "hot on node 0", after.hot.on(0), MOST_HOT)?;
-    at_least(report, "cold on node 1", after.cold.on(1), COLD - 2 * STRAY)?;
-    at_least(report, "applied", hot.applied, MOST_HOT - STRAY)?;
+    about(&[("at first on node 1", start.hot.on(1), HOT, STRAY)])?;
+    at_least("hot on node 0", after.hot.on(0), MOST_HOT)?;
+    at_least("cold on node 1", after.cold.on(1), COLD - 2 * STRAY)?;
+    at_least("applied", hot.applied, MOST_HOT - STRAY)?;
     intact(&start, &after, "when it was promoted")
 }
 
-fn to_both(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn to_both(report: &mut Report, output: &VmOutput) -> Result<()> {
     let (start, after, _) = moved(report, output, "both", ["one-node", "both"])?;
-    about(
-        report,
-        &[
-            ("cold on node 1", after.cold.on(1), COLD / 2, STRAY),
-            ("cold on node 0", after.cold.on(0), COLD / 2, STRAY),
-        ],
-    )?;
-    at_least(report, "hot on node 0", after.hot.on(0), HOT - STRAY)?;
+    about(&[
+        ("cold on node 1", after.cold.on(1), COLD / 2, STRAY),
+        ("cold on node 0", after.cold.on(0), COLD / 2, STRAY),
+    ])?;
+    at_least("hot on node 0", after.hot.on(0), HOT - STRAY)?;
     intact(&start, &after, "when it went to both nodes")
 }
 
-pub(in crate::scenario) fn lists(kernel: Kernel) -> Result<Report, VmError> {
+pub(crate) fn lists(kernel: Kernel, report: &mut Report) -> Result<()> {
     let of_frames = format!("{FAST} --physical");
     let script = format!(
         "{FUNCTIONS}echo n >/sys/kernel/mm/lru_gen/enabled\n\
@@ -256,19 +233,17 @@ pub(in crate::scenario) fn lists(kernel: Kernel) -> Result<Report, VmError> {
          kernel_until willneed is_cached {FAST} --pid $target --scheme '4K max 0 0 1s max willneed'\n\
          swap_cached >/out/swap-cached-after.txt\n\
          look summed --sum\n",
-        start = STILL.start_anywhere(),
+        start = STILL.start(1),
         left = COLD - MOST_COLD,
         few = STRAY / 2,
         in_cache = MOST_COLD >> 11,
     );
-    let output = acting::vm(kernel, &script)?.run_ok()?;
-    let mut report = Report::default();
-    on_lists(&mut report, &output)?;
-    brought_back(&mut report, &output)?;
-    Ok(report)
+    let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
+    on_lists(report, &output)?;
+    brought_back(report, &output)
 }
 
-fn on_lists(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn on_lists(report: &mut Report, output: &VmOutput) -> Result<()> {
     for (looked, hot_range, cold_range) in [
         ("all", HOT - STRAY..=HOT, COLD - STRAY..=COLD),
         // More may be active when it is counted than when the condition held: 7.1 MiB in one of four runs.
@@ -292,17 +267,17 @@ fn on_lists(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         ));
         ensure!(
             hot_range.contains(&hot) && cold_range.contains(&cold),
-            "{looked}: not {hot_range:?} hot and {cold_range:?} cold bytes are active\n{report}"
+            "{looked}: not {hot_range:?} hot and {cold_range:?} cold bytes are active"
         );
     }
     Ok(())
 }
 
 /// Checks that willneed reads pages from swap into the swap cache.
-fn brought_back(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn brought_back(report: &mut Report, output: &VmOutput) -> Result<()> {
     counted(report, output, "out")?;
     let out = pages(output, "out")?;
-    at_least(report, "cold in swap", out.cold.swapped, COLD - STRAY)?;
+    at_least("cold in swap", out.cold.swapped, COLD - STRAY)?;
     counted(report, output, "willneed")?;
     let before = output.number("swap-cached-before")? << 10;
     let after = output.number("swap-cached-after")? << 10;
@@ -312,7 +287,7 @@ fn brought_back(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         mib(after)
     ));
     let cached = after.saturating_sub(before);
-    at_least(report, "read from swap", cached, MOST_COLD / 2)?;
+    at_least("read from swap", cached, MOST_COLD / 2)?;
     let (start, summed) = (pages(output, "all-sum")?, pages(output, "summed")?);
     intact(&start, &summed, "on its way to swap and back")
 }
@@ -324,7 +299,7 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Least bytes in huge pages after collapse. A block in which a region ends is not collapsed, and regions end anywhere.
 const MOST_HUGE: u64 = (HOT + COLD) / 4 * 3;
 
-pub(in crate::scenario) fn huge_pages(kernel: Kernel) -> Result<Report, VmError> {
+pub(crate) fn huge_pages(kernel: Kernel, report: &mut Report) -> Result<()> {
     let collapses = kernel != Kernel::Debian612;
     let collapse = if collapses {
         format!(
@@ -359,28 +334,27 @@ pub(in crate::scenario) fn huge_pages(kernel: Kernel) -> Result<Report, VmError>
         start = STILL_IN_ONE.start_with(1, "default"),
         cold = COLD - STRAY,
     );
-    let output = acting::vm_with(&STILL_IN_ONE, kernel, &script)?.run_ok()?;
-    let mut report = Report::default();
-    advised(&mut report, &output)?;
+    let output = acting::vm(&STILL_IN_ONE, kernel, &script)?.run_ok()?;
+    advised(report, &output)?;
     if collapses {
         let (start, after) = (pages(&output, "again")?, pages(&output, "collapse")?);
-        counted(&mut report, &output, "collapse")?;
+        counted(report, &output, "collapse")?;
         report.say(format!(
             "    huge pages: {} before, {} after",
             mib(start.anon_huge),
             mib(after.anon_huge)
         ));
-        about(&report, &[("huge at first", start.anon_huge, 0, 0)])?;
-        at_least(&report, "collapsed", after.anon_huge, MOST_HUGE)?;
+        about(&[("huge at first", start.anon_huge, 0, 0)])?;
+        at_least("collapsed", after.anon_huge, MOST_HUGE)?;
         intact(&start, &after, "when it was collapsed")?;
     } else {
-        says(&mut report, &output, "collapse", "does not take 'collapse'")?;
+        says(report, &output, "collapse", "does not take 'collapse'")?;
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Checks the advice that hugepage and nohugepage gave, and its effect.
-fn advised(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn advised(report: &mut Report, output: &VmOutput) -> Result<()> {
     let say = |report: &mut Report, pages: &Pages| {
         report.say(format!(
             "    then advised huge: {} hot, {} cold; advised small: {} hot, {} cold; huge: {}",
@@ -393,21 +367,21 @@ fn advised(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     };
     let start = pages(output, "start")?;
     let none = start.hot.advised_huge + start.cold.advised_huge + start.anon_huge;
-    about(report, &[("advised or huge at first", none, 0, 0)])?;
+    about(&[("advised or huge at first", none, 0, 0)])?;
     counted(report, output, "hugepage")?;
     let after = pages(output, "hugepage")?;
     say(report, &after);
     let (hot, cold) = (after.hot.advised_huge, after.cold.advised_huge);
-    at_least(report, "hot advised huge", hot, MOST_HOT)?;
-    at_most(report, "cold advised huge", cold, COLD / 4)?;
-    at_least(report, "huge", after.anon_huge, HUGE_PAGE)?;
+    at_least("hot advised huge", hot, MOST_HOT)?;
+    at_most("cold advised huge", cold, COLD / 4)?;
+    at_least("huge", after.anon_huge, HUGE_PAGE)?;
     intact(&start, &after, "when khugepaged was advised")?;
 
     counted(report, output, "nohugepage")?;
     let after = pages(output, "nohugepage")?;
     say(report, &after);
     let (hot, cold) = (after.hot.advised_small, after.cold.advised_small);
-    at_least(report, "cold advised small", cold, COLD - STRAY)?;
-    at_most(report, "hot advised small", hot, STRAY)?;
+    at_least("cold advised small", cold, COLD - STRAY)?;
+    at_most("hot advised small", hot, STRAY)?;
     intact(&start, &after, "when it was advised against huge pages")
 }

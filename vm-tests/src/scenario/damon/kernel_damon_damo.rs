@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use isotherm_engine::Snapshot;
 
 use crate::damo::with_damo;
-use crate::error::VmError;
+use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::scenario::Report;
 use crate::scenario::kernel_damon::{FUNCTIONS, IN_USE, says};
@@ -21,20 +21,18 @@ use crate::scenario::record::LEAST_REGIONS;
 use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
-/// Duration of Isotherm's record, in seconds.
 const SECONDS: u32 = 16;
 /// Checks of a region in an aggregation interval, a number that perf's format does not contain.
 const NR_SAMPLES: u32 = 10;
 /// Number of files that a tree must exceed; otherwise too little was compared.
 const LEAST_FILES: usize = 100;
 
-/// Files of the tree and their texts.
 type Files = BTreeMap<String, String>;
 
-pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = [
         FUNCTIONS.to_owned(),
-        SCATTERED.start_anywhere(),
+        SCATTERED.start(1),
         include_str!("../kernel_damon_damo.sh").to_owned(),
         workload::record(
             "ours",
@@ -47,18 +45,16 @@ pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
     let vm = SCATTERED.vm(kernel, &script)?;
     let vm = with_damo(vm)?.text("/damo.json", include_str!("../kernel_damon_damo.json"));
     let output = vm.run_ok()?;
-    let mut report = Report::default();
-    compare_trees(&mut report, &output)?;
+    compare_trees(report, &output)?;
     for name in ["in_use", "in_use_record"] {
-        says(&mut report, &output, name, IN_USE)?;
+        says(report, &output, name, IN_USE)?;
     }
-    compare_sight(&mut report, &output)?;
-    Ok(report)
+    compare_sight(report, &output)
 }
 
 /// Compares the tree that damo wrote with the one that Isotherm wrote, and with the one that damo wrote from Isotherm's
 /// export.
-fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<()> {
     let theirs = files(output, "damo.tree")?;
     for (name, label) in [
         ("ours.tree", "by `isotherm run --world kernel -c`"),
@@ -96,7 +92,7 @@ fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
     Ok(())
 }
 
-fn files(output: &VmOutput, name: &str) -> Result<Files, VmError> {
+fn files(output: &VmOutput, name: &str) -> Result<Files> {
     let text = output.text(name)?;
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     // These files hold the state and the counters of a running kdamond, which the kernel writes.
@@ -132,8 +128,8 @@ fn meant(files: &Files, path: &str) -> Option<String> {
 }
 
 /// Compares the hot memory that damo and Isotherm saw in the same workload.
-fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
-    let truth = workload::truth(output)?;
+fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<()> {
+    let truth = workload::truth(output, "truth.jsonl")?;
     let mut theirs: Vec<Snapshot> = workload::snapshots(output, "theirs")?;
     for snapshot in &mut theirs {
         snapshot.nr_samples = NR_SAMPLES;
@@ -141,8 +137,7 @@ fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
     let ours = workload::snapshots(output, "ours")?;
     workload::heading(report, "scattered, 16 of 128 MiB");
     for (label, snapshots) in [("damo", theirs), ("isotherm --world kernel", ours)] {
-        let accuracy = workload::accuracy(label, &snapshots, &truth)?;
-        workload::row(report, label, &accuracy);
+        let accuracy = workload::row(report, label, &snapshots, &truth)?;
         let mib = |bytes: f64| bytes / accuracy.snapshots as f64 / f64::from(1 << 20);
         report.say(format!(
             "    hot in a snapshot: {:.1} MiB said, of which {:.1} are; {:.1} in truth",
@@ -151,7 +146,7 @@ fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<(), VmError> 
             mib(accuracy.quarter.truth),
         ));
         if label != "damo" {
-            workload::require(report, label, accuracy.quarter, LEAST_REGIONS)?;
+            workload::require(label, accuracy.quarter, LEAST_REGIONS)?;
         }
     }
     let format = output.text("format.txt")?;

@@ -12,14 +12,13 @@ use isotherm_record::Item;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::error::VmError;
+use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::scenario::Report;
 use crate::scenario::kernel_damon::{FUNCTIONS, IN_USE, says};
 use crate::scenario::workload::{self, SCATTERED, SLOW};
 use crate::vm::VmOutput;
 
-/// Seed of the moments.
 const SEED: u64 = 20_261_126;
 const ROUNDS: usize = 24;
 /// The longest that a session may live: well past its start, which takes about 2 s.
@@ -30,12 +29,10 @@ const BETWEEN: &str = "while it set up the tree or put it back";
 const ON: &str = "with a kdamond on";
 /// Duration of a session under which processes come and go, in seconds.
 const LOAD_SECONDS: u32 = 15;
-/// Least number of processes whose start must be in the record.
 const LEAST_TOLD: usize = 10;
 /// Least number of snapshots in the record of the load beside a process that stays.
 const LEAST_SEEN: usize = 4;
 
-/// Commands that are run and killed in turn.
 const SESSIONS: [&str; 4] = [
     "record --pid $target",
     "run -c /tmp/two.json",
@@ -184,10 +181,10 @@ fn load() -> String {
     )
 }
 
-pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
+pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = [
         FUNCTIONS.to_owned(),
-        SCATTERED.start_anywhere(),
+        SCATTERED.start(1),
         "cp /two.json /tmp/two.json\n".to_owned(),
         rounds(),
         taken_over(),
@@ -196,20 +193,19 @@ pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
     .concat();
     let vm = SCATTERED.vm(kernel, &script)?.instruction_ns_log2(3);
     let output = vm.text("/two.json", TWO).run_ok()?;
-    let mut report = Report::default();
-    tell_rounds(&mut report, &output)?;
-    says(&mut report, &output, "taken", IN_USE)?;
-    tell_load(&mut report, &output, "load", "they alone")?;
-    let seen = tell_load(&mut report, &output, "beside", "beside one that stays")?;
+    tell_rounds(report, &output)?;
+    says(report, &output, "taken", IN_USE)?;
+    tell_load(report, &output, "load", "they alone")?;
+    let seen = tell_load(report, &output, "beside", "beside one that stays")?;
     ensure!(
         seen >= LEAST_SEEN,
-        "the one that stays was seen {seen} times\n{report}"
+        "the one that stays was seen {seen} times"
     );
-    Ok(report)
+    Ok(())
 }
 
 /// Reports how many kills hit each phase, and fails if one was never hit.
-fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<()> {
     let text = output.text("rounds.txt")?;
     let mut phases: BTreeMap<&str, usize> = BTreeMap::new();
     for line in text.lines() {
@@ -238,12 +234,7 @@ fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 }
 
 /// Reports the processes that came and went according to the record. Returns the number of snapshots.
-fn tell_load(
-    report: &mut Report,
-    output: &VmOutput,
-    name: &str,
-    label: &str,
-) -> Result<usize, VmError> {
+fn tell_load(report: &mut Report, output: &VmOutput, name: &str, label: &str) -> Result<usize> {
     let (mut came, mut went, mut snapshots, mut tries) = (0, 0, 0, 0);
     for item in workload::items(output, name)? {
         match item {
@@ -259,7 +250,7 @@ fn tell_load(
     ));
     ensure!(
         came >= LEAST_TOLD && went + 4 >= came,
-        "{name}: the record lacks starts or ends of targets\n{report}"
+        "{name}: the record lacks starts or ends of targets"
     );
     Ok(snapshots)
 }

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::scenario::Report;
 use crate::scenario::acting::{self, mib, pages, pattern};
@@ -19,7 +19,6 @@ use crate::vm::VmOutput;
 const LARGE: Workload = Workload::Exercise(
     "heap, 96MiB, /tmp/text\n\nserve\n600000\nheap, 1, 64, 1, ro, hot=16MiB piece=4MiB seed=1\n",
 );
-/// The quota of bytes, per second.
 const LIMIT: u64 = 4 << 20;
 /// The quota of time, in milliseconds per second; and the kernel's quota in bytes before it has measured its speed.
 /// Until then the kernel assumes 4 MiB a millisecond.
@@ -46,7 +45,7 @@ fn page_out(quotas: &Value) -> Value {
     })
 }
 
-pub(in crate::scenario) fn limited(kernel: Kernel) -> Result<Report, VmError> {
+pub(crate) fn limited(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "{FUNCTIONS}{HEAP}isotherm swap zram --size 256M || exit 1\n\
          {start}taskset 1 vm-guest wake &\n\
@@ -55,20 +54,18 @@ pub(in crate::scenario) fn limited(kernel: Kernel) -> Result<Report, VmError> {
          look bytes\n\
          kernel_until time 'up_for 10' -c /time.json --pid $target --range $(heap)\n\
          look time\n",
-        start = LARGE.start_anywhere(),
+        start = LARGE.start(1),
     );
     let bytes = json!({"time_ms": 0, "sz_bytes": LIMIT.to_string(), "reset_interval_ms": "1 s"});
     let time = json!({
         "time_ms": LIMIT_MS.to_string(), "sz_bytes": 0, "reset_interval_ms": "1 s",
     });
-    let output = acting::vm_with(&LARGE, kernel, &script)?
+    let output = acting::vm(&LARGE, kernel, &script)?
         .text("/bytes.json", &configuration("vaddr", &[page_out(&bytes)]))
         .text("/time.json", &configuration("vaddr", &[page_out(&time)]))
         .run_ok()?;
-    let mut report = Report::default();
-    by_bytes(&mut report, &output)?;
-    by_time(&mut report, &output)?;
-    Ok(report)
+    by_bytes(report, &output)?;
+    by_time(report, &output)
 }
 
 /// Returns the seconds from the first reading of the counters to `now`.
@@ -76,7 +73,7 @@ fn since(first: &Counters, now: &Counters) -> f64 {
     now.seconds - first.seconds
 }
 
-fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<()> {
     let all = counters(output, "bytes", 0)?;
     // Schemes are held until the quota is in force: memory that they try until then is not applied, and does not count.
     let is_held = |now: &Counters| now.effective == 0 && now.applied == 0;
@@ -99,29 +96,29 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
         let windows = since(&first, now) as u64 + 2;
         ensure!(
             now.tried - first.tried <= windows * LIMIT,
-            "more than the quota was tried: {now:?} after {first:?}\n{report}"
+            "more than the quota was tried: {now:?} after {first:?}"
         );
         // Between a commit and the kernel's answer the tree contains 0.
         ensure!(
             matches!(now.effective, 0 | LIMIT),
-            "another quota is in force: {now:?}\n{report}"
+            "another quota is in force: {now:?}"
         );
     }
-    ensure!(last.exceeds >= 5, "the quota was not used up\n{report}");
-    ensure!(last.tried >= 5 * LIMIT, "too little was done\n{report}");
+    ensure!(last.exceeds >= 5, "the quota was not used up");
+    ensure!(last.tried >= 5 * LIMIT, "too little was done");
     // Paging out continues while the last counters are read.
     ensure!(
         swapped <= last.applied + 2 * LIMIT,
-        "more is in swap than was applied\n{report}"
+        "more is in swap than was applied"
     );
     ensure!(
         swapped >= last.applied / 2,
-        "what was applied is not in swap\n{report}"
+        "what was applied is not in swap"
     );
     Ok(())
 }
 
-fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_time(report: &mut Report, output: &VmOutput) -> Result<()> {
     let all = counters(output, "time", 0)?;
     let last = all[all.len() - 1];
     let quotas: Vec<u64> = all
@@ -141,18 +138,18 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     ensure!(
         quotas.first() == Some(&FIRST_GUESS),
-        "another quota is in force\n{report}"
+        "another quota is in force"
     );
     ensure!(
         least < FIRST_GUESS,
-        "the kernel's speed in emulation is not measured\n{report}"
+        "the kernel's speed in emulation is not measured"
     );
     for pair in all.windows(2) {
         let windows = since(&pair[0], &pair[1]) as u64 + 2;
         let quota = pair[0].effective.max(pair[1].effective).max(1);
         ensure!(
             pair[1].tried - pair[0].tried <= windows * quota || pair[0].effective == 0,
-            "more than the quota was tried: {pair:?}\n{report}"
+            "more than the quota was tried: {pair:?}"
         );
     }
     Ok(())
@@ -161,9 +158,7 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
 /// Progress that the user reports, of 10,000: nothing, half, three quarters, all. The kernel's quota then follows
 /// [`law`].
 const SAID: [u64; 4] = [0, 5_000, 7_500, 10_000];
-/// No quota grows beyond this.
 const CAP: u64 = 64 << 20;
-/// A window, in milliseconds.
 const WINDOW_MS: u64 = 200;
 
 /// Returns a scheme with one goal, for regions of any rate and age.
@@ -222,7 +217,7 @@ const PRESSURE: &str = "\
     kernel_until pressure fell -c /pressure.json --pid $target --range $(heap)\n\
     sed -n 's/^some .*total=//p' /proc/pressure/memory >/out/waited-after.txt\n";
 
-pub(in crate::scenario) fn follow(kernel: Kernel) -> Result<Report, VmError> {
+pub(crate) fn follow(kernel: Kernel, report: &mut Report) -> Result<()> {
     let has_nodes = kernel != Kernel::Debian612;
     let of_memory = if has_nodes {
         format!(
@@ -250,10 +245,10 @@ pub(in crate::scenario) fn follow(kernel: Kernel) -> Result<Report, VmError> {
          look start\n\
          kernel_until user 'up_for 16' -c /user.json --pid $target --range $(heap)\n\
          {of_memory}",
-        start = LARGE.start_anywhere(),
+        start = LARGE.start(1),
     );
     let users: Vec<Value> = SAID.into_iter().map(of_user).collect();
-    let output = acting::vm_with(&LARGE, kernel, &script)?
+    let output = acting::vm(&LARGE, kernel, &script)?
         .cmdline_extra("psi=1")
         .memory_mib(MEMORY_MIB)
         .text("/user.json", &configuration("vaddr", &users))
@@ -263,17 +258,16 @@ pub(in crate::scenario) fn follow(kernel: Kernel) -> Result<Report, VmError> {
             &configuration("vaddr", &[of_free_memory("temporal")]),
         )
         .run_ok()?;
-    let mut report = Report::default();
-    by_what_is_said(&mut report, &output)?;
+    by_what_is_said(report, &output)?;
     if has_nodes {
-        by_free_memory(&mut report, &output)?;
+        by_free_memory(report, &output)?;
     } else {
-        by_pressure(&mut report, &output)?;
+        by_pressure(report, &output)?;
         for words in ["does not take 'node_mem_free_bp'", "quota tuner `temporal`"] {
-            says(&mut report, &output, "nodes", words)?;
+            says(report, &output, "nodes", words)?;
         }
     }
-    Ok(report)
+    Ok(())
 }
 
 const MEMORY_MIB: u32 = 768;
@@ -292,7 +286,7 @@ fn law(score: u64, windows: usize) -> Vec<u64> {
         .collect()
 }
 
-fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<()> {
     for (at, said) in (0..).zip(SAID) {
         let all = counters(output, "user", at)?;
         let last = all[all.len() - 1];
@@ -317,21 +311,21 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<(), VmError
                 .filter(|_| begun <= 2)
                 .ok_or_else(|| {
                     let effective = now.effective;
-                    VmError::Wrong(format!("{effective} does not follow by the law\n{report}"))
+                    VmError::Wrong(format!("{effective} does not follow by the law"))
                 })?;
         }
         if said == 0 {
-            ensure!(last.effective == CAP, "the cap is not reached\n{report}");
+            ensure!(last.effective == CAP, "the cap is not reached");
         }
         ensure!(
             (last.effective > 1) == (said < 10_000),
-            "a goal that is reached grows, or one that is not does not\n{report}"
+            "a goal that is reached grows, or one that is not does not"
         );
     }
     Ok(())
 }
 
-fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<()> {
     let all = counters(output, "pressure", 0)?;
     let quotas: Vec<u64> = all.iter().map(|now| now.effective).collect();
     let waited = output.number("waited-after")? - output.number("waited-before")?;
@@ -340,16 +334,16 @@ fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
     ));
     let most = quotas.iter().copied().max().unwrap_or(0);
     let at = quotas.iter().position(|quota| *quota == most).unwrap_or(0);
-    ensure!(most >= 1 << 20, "it does not grow\n{report}");
+    ensure!(most >= 1 << 20, "it does not grow");
     let least = quotas[at..].iter().copied().min().unwrap_or(most);
     ensure!(
         waited > 1_000 && least < most / 2,
-        "it does not fall under pressure\n{report}"
+        "it does not fall under pressure"
     );
     Ok(())
 }
 
-fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError> {
+fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<()> {
     let (before, goal) = (output.number("free-before")?, output.number("free-goal")?);
     let after = output.number("free-after")?;
     let all = counters(output, "free", 0)?;
@@ -362,11 +356,8 @@ fn by_free_memory(report: &mut Report, output: &VmOutput) -> Result<(), VmError>
         mib(cold.present),
         last.effective,
     ));
-    ensure!(after + 50 >= goal, "the goal is not reached\n{report}");
-    ensure!(
-        cold.present >= 16 << 20,
-        "it does not stop at the goal\n{report}"
-    );
-    ensure!(last.effective == 0, "at the goal a quota is left\n{report}");
+    ensure!(after + 50 >= goal, "the goal is not reached");
+    ensure!(cold.present >= 16 << 20, "it does not stop at the goal");
+    ensure!(last.effective == 0, "at the goal a quota is left");
     Ok(())
 }

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
 
-use isotherm_engine::statistics::median;
+use isotherm_engine::statistics::{ValueSummary, median};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_workload::family::journal::Touched;
 use isotherm_workload::family::pages::PageSet;
@@ -25,7 +25,7 @@ use isotherm_workload::family::verdict::{IDLE_FOR, Truth, Verdict, settled, verd
 use isotherm_workload::family::{EDGE, Ready, TouchJournal};
 use isotherm_workload::score::{AccuracyScore, share};
 
-use crate::error::VmError;
+use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
 use crate::product;
 use crate::scenario::kernel_damon::FUNCTIONS;
@@ -81,7 +81,6 @@ fn script(case: u64) -> String {
     script + "sleep 1\nkill -TERM $target\nwait $target || exit 1\nmv /tmp/journal /out/journal\n"
 }
 
-/// Scores of one record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     precision: Option<f64>,
@@ -93,8 +92,7 @@ struct Row {
     interval: Option<f64>,
 }
 
-pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
-    let mut report = Report::default();
+pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     report.say(format!(
         "seed {SEED}, at most {} MiB; {REPEATS} repeats of {SECONDS} s; median [least..most]",
         LIMIT >> 20
@@ -117,18 +115,13 @@ pub(in crate::scenario) fn run(kernel: Kernel) -> Result<Report, VmError> {
             }
         }
         for (at, rows) in rows.iter().enumerate() {
-            say(
-                &mut report,
-                if at == 0 { &name } else { "" },
-                MODES[at].0,
-                rows,
-            );
+            say(report, if at == 0 { &name } else { "" }, MODES[at].0, rows);
         }
     }
-    Ok(report)
+    Ok(())
 }
 
-fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
+fn boot(kernel: Kernel, case: u64) -> Result<VmOutput> {
     Vm::new(kernel)
         .instruction_ns_log2(NS_LOG2)
         .program(product::isotherm()?, "isotherm")
@@ -138,13 +131,13 @@ fn boot(kernel: Kernel, case: u64) -> Result<VmOutput, VmError> {
         .run_ok()
 }
 
-fn journal(output: &VmOutput) -> Result<TouchJournal, VmError> {
+fn journal(output: &VmOutput) -> Result<TouchJournal> {
     let ready: Ready = output.json("ready")?;
     TouchJournal::read(ready, output.bytes("journal")?)
         .map_err(|e| VmError::Wrong(format!("the journal: {e}")))
 }
 
-fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row, VmError> {
+fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row> {
     let snapshots = workload::snapshots(output, &at.to_string())?;
     let share = output.text(&format!("{at}.share"))?;
     let is_physical = MODES[at].1.contains("--physical");
@@ -224,12 +217,11 @@ fn populated(journal: &TouchJournal) -> PageSet {
 /// The truth of a program by physical address.
 struct ByFrame<'a> {
     journal: &'a TouchJournal,
-    /// Pages by frame.
     pages: BTreeMap<u64, usize>,
 }
 
 impl<'a> ByFrame<'a> {
-    fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self, VmError> {
+    fn new(output: &VmOutput, journal: &'a TouchJournal) -> Result<Self> {
         let (before, after) = (output.bytes("frames")?, output.bytes("frames_after")?);
         ensure!(before == after, "pages have moved to other frames");
         let (frames, _) = before.as_chunks();
@@ -262,16 +254,15 @@ impl Truth for ByFrame<'_> {
 
 fn say(report: &mut Report, case: &str, mode: &str, rows: &[Row]) {
     let cell = |of: fn(&Row) -> Option<f64>, digits: usize| {
-        let values: Vec<f64> = rows.iter().filter_map(of).collect();
-        let least = values.iter().copied().reduce(f64::min);
-        let most = values.iter().copied().reduce(f64::max);
-        let text = |value: f64| format!("{value:.digits$}");
-        match (median(values), least, most) {
-            (Some(middle), Some(least), Some(most)) if text(least) != text(most) => {
-                format!("{} [{}..{}]", text(middle), text(least), text(most))
-            }
-            (Some(middle), ..) => text(middle),
-            _ => "-".to_owned(),
+        let Some(all) = ValueSummary::of(rows.iter().filter_map(of)) else {
+            return "-".to_owned();
+        };
+        let [middle, least, most] =
+            [all.median, all.min, all.max].map(|value| format!("{value:.digits$}"));
+        if least == most {
+            middle
+        } else {
+            format!("{middle} [{least}..{most}]")
         }
     };
     report.say(format!(
