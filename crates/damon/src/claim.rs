@@ -25,13 +25,13 @@ use crate::writes::{Layout, Write, skeleton, values};
 const DEPTH_MAX: usize = 16;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
-/// Tries of an access while another process uses the tree: the kernel does not wait for its lock, but returns EBUSY.
+/// Retries of an access while another process uses the tree: the kernel does not wait for its lock, but returns EBUSY.
 /// This is the number while no kdamond of this process runs; if a module holds DAMON, EBUSY is permanent.
-const TRIES: u32 = 40;
-/// Tries while kdamonds of this process run. Another program may send them commands, too (counters are read so), and
+const RETRIES: u32 = 40;
+/// Retries while kdamonds of this process run. Another program may send them commands, too (counters are read so), and
 /// the kernel has one pending command at a time. The kdamond executes it between two samples, or after a whole
 /// aggregation interval, and not while it pages out memory.
-const TRIES_WITH_KDAMONDS: u32 = 4_000;
+const RETRIES_WITH_KDAMONDS: u32 = 4_000;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The tree while this process owns it.
@@ -416,21 +416,21 @@ impl<T: Tree> Claim<T> {
     }
 
     pub(crate) fn read(&self, path: &TreePath) -> Result<String> {
-        let read = retry_while_busy(self.nr_tries(), || self.tree.read(path));
+        let read = retry_while_busy(self.nr_retries(), || self.tree.read(path));
         read.map_err(DamonError::read(path))
     }
 
-    fn nr_tries(&self) -> u32 {
+    fn nr_retries(&self) -> u32 {
         // A module may hold DAMON for good while a kdamond is being turned on.
         if self.note.pids.iter().any(|pid| *pid != UNKNOWN_PID) {
-            TRIES_WITH_KDAMONDS
+            RETRIES_WITH_KDAMONDS
         } else {
-            TRIES
+            RETRIES
         }
     }
 
     pub(crate) fn write(&mut self, path: &TreePath, value: &str) -> Result<()> {
-        let written = retry_while_busy(self.nr_tries(), || self.tree.write(path, value));
+        let written = retry_while_busy(self.nr_retries(), || self.tree.write(path, value));
         written.map_err(|source| DamonError::Write {
             path: path.clone(),
             value: value.to_owned(),
@@ -446,9 +446,9 @@ impl<T: Tree> Drop for Claim<T> {
     }
 }
 
-/// Repeats an attempt while it fails with EBUSY, `nr_tries` times at most.
-fn retry_while_busy<R>(nr_tries: u32, mut attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    for _ in 0..nr_tries {
+/// Repeats an attempt while it fails with EBUSY, with `nr_retries` retries at most.
+fn retry_while_busy<R>(nr_retries: u32, mut attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    for _ in 0..nr_retries {
         match attempt() {
             Err(error) if error.raw_os_error() == Some(EBUSY) => std::thread::sleep(PAUSE),
             result => return result,

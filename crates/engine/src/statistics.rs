@@ -133,6 +133,8 @@ mod tests {
         for percent in 1..=100 {
             assert_eq!(nearest_rank(&values, percent), Some(percent));
         }
+        let longer: Vec<u32> = (1..=200).collect();
+        assert_eq!(nearest_rank(&longer, 99), Some(198));
         assert_eq!(nearest_rank(&[7], 5), Some(7));
         assert_eq!(nearest_rank::<u64>(&[], 50), None);
     }

@@ -508,6 +508,7 @@ mod tests {
         let stop = controller.stop(&node("99999:2048:1"), 0);
         assert_eq!(stop, Some(RoundEnd::AtLow));
         controller.done(ms(900), &node("99999:2048:1"));
+        assert_eq!(controller.status().score, Some(80.0));
         assert_eq!(controller.next_check(), ms(1400));
         assert_eq!(controller.status().state, CompactionState::Idle);
     }

@@ -8,7 +8,8 @@ use crate::tree::TreePath;
 type Nodes = BTreeMap<TreePath, Node>;
 
 /// Files of a numbered directory, by the name of the file that counts such directories. A line has the first version
-/// with the files, their directory if they are not at the top, and `name=text` of each; `!` marks read-only files.
+/// with the files, their directory if they are not at the top, and `name=text` of each; `!` marks
+/// read-only files, and `,` in a text is a line end.
 const FILES: [(&str, &str); 8] = [
     (
         "nr_kdamonds",

@@ -342,6 +342,8 @@ mod tests {
                 ((Mapper::Several, 0, File), page(idle(0))),
             ]);
             assert_eq!(sums, wanted, "round {round}");
+            assert_eq!(sums[&(Mapper::One(3), 1, Anonymous)].idle[2], PAGE);
+            assert_eq!(sums[&(Mapper::Several, 0, File)].idle[1], PAGE);
         }
         map.clear();
         assert!(map.sums(|_| 0).is_empty());

@@ -10,7 +10,7 @@ use isotherm_tune::{LiveRun, LiveRuns, Settings, TuningPlan};
 use super::WindowSpec;
 use super::programs::write_configuration;
 
-/// Windows of a service, one after the other.
+/// Windows of a service, one after the other. Call [`Self::check`] first.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceRuns<'a> {
     /// The service's windows.

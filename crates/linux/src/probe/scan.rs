@@ -47,6 +47,7 @@ pub enum ScanError {
     )]
     TooLong {
         pid: u32,
+        /// Predicted, from measurements or an estimate.
         stall_ms: f64,
         limit_ms: f64,
         method: ClearMethod,

@@ -98,6 +98,7 @@ impl FileReclaim {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskReads {
     pub pages: u64,
+    /// Sum over all reads; it may exceed the elapsed time.
     pub time: Nanos,
 }
 

@@ -59,6 +59,7 @@ impl Taken {
         out.swapped = bits::and_not(&out.swapped, pages);
     }
 
+    /// Returns `None` if no pages of the target were noted.
     pub(super) fn bytes(&self, target: TargetId) -> Option<u64> {
         self.targets.get(&target).map(|of| of.bytes)
     }

@@ -125,7 +125,7 @@ impl Node {
         decision
     }
 
-    /// Executes a round, and passes each check of the node in between to `show`.
+    /// Executes a round, and passes each check of the node in between to `show`. Panics in a dry run.
     pub(super) fn compact(
         &mut self,
         zones: &[usize],

@@ -134,6 +134,7 @@ pub(crate) struct KernelMonitor {
     next_look: Nanos,
     checks: u64,
     lost_told: u64,
+    /// Successive checks that found the kdamond off although processes live.
     nr_off: u32,
     /// The earliest time for a commit that is not urgent.
     next_commit: Nanos,

@@ -247,10 +247,11 @@ mod tests {
             start: Nanos::from_millis(at),
             end: Nanos::from_millis(at + 100),
             nr_samples: 20,
-            regions: vec![RegionSnapshot::new(
-                AddressRange::new(0x1000, 0x5000),
-                Some(3.0),
-            )],
+            regions: vec![RegionSnapshot {
+                age: 1,
+                age_ns: Nanos::from_millis(100),
+                ..RegionSnapshot::new(AddressRange::new(0x1000, 0x5000), Some(3.0))
+            }],
             ..Snapshot::default()
         })
     }

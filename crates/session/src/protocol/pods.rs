@@ -71,6 +71,7 @@ struct ToldPod {
     pod: String,
     uid: String,
     policy: PodPolicyName,
+    /// From the pod's annotation, as `problem` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_age: Option<Nanos>,
     #[serde(skip_serializing_if = "Option::is_none")]

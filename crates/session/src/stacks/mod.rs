@@ -472,6 +472,9 @@ impl Tables {
 
     /// Returns the number of a thread's name, or 0, the first thread's, if the table is full.
     fn thread(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.threads.get_index_of(name) {
+            return number as u32;
+        }
         let name = name.to_owned();
         number_of(&mut self.threads, &mut self.new.threads, name, THREADS_MAX).unwrap_or(0)
     }

@@ -167,6 +167,7 @@ impl super::SimMachine {
         u64::from(end - page)
     }
 
+    /// Returns the accessed bits of up to 64 small pages, and leaves the bits as they are.
     fn are_accessed(&mut self, first: Page, pages: u64) -> u64 {
         let is_set = |i: &u32| pages >> i & 1 == 1;
         let found = (0..64).filter(is_set);

@@ -14,6 +14,7 @@ use crate::memory::{MOVABLE_ZONE, Memory, NodeSize, Page, Pfn};
 
 /// Bytes of the first node that are DMA32; the fourth GiB of addresses is for devices.
 const DMA32_BYTES: u64 = 3 << 30;
+/// Zones consist of whole blocks of 4 MiB.
 const ZONE_UNIT: u64 = 4 << 20;
 
 pub(in crate::machine) fn zones(index: usize, node: &NodeSpec) -> NodeSize {
