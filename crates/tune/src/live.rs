@@ -81,7 +81,7 @@ pub enum LiveEvent<'a> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LiveEnd {
-    /// No setting promises more than a tenth of what is gained.
+    /// No other setting is predicted to improve the result by more than a tenth of the gain so far.
     Enough,
     /// All runs that were allowed have been made.
     AllMade,

@@ -12,7 +12,7 @@ use isotherm_policy::scheme::{Age, Frequency};
 
 use crate::problem::{Problem, quoted};
 
-/// A value, or the problem of a text that is none; its place is not known here.
+/// A parsed value, or the problem of an invalid text, still without its place in the file.
 pub(crate) type Read<T> = Result<T, Problem>;
 
 const SIZE: &str = "a size, such as 4096, 4K, 2 MiB or max";

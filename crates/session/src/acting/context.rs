@@ -384,7 +384,7 @@ impl ContextActing {
         self.context.has_pending().then(next)
     }
 
-    /// Whether the schemes apply to the page cache as well, which can only be dropped. It belongs to no pod.
+    /// Returns whether the schemes also apply to the page cache, which can only be dropped. It belongs to no pod.
     fn drops_cache(&self) -> bool {
         if self.by.permitted.is_some() {
             return false;
