@@ -106,6 +106,7 @@ fn watermarks(high_permil: u32, mid_permil: u32, low_permil: u32) -> Watermarks 
     }
 }
 
+/// DAMON_RECLAIM's defaults: `min_age`, `quota_ms` and `quota_sz`.
 fn damon_reclaim() -> Scheme {
     let min_age = Nanos::from_millis(120_000);
     Scheme {

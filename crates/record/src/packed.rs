@@ -30,13 +30,17 @@ pub(crate) fn serialize<T: Packed, S: Serializer>(
     list: &[T],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
     let mut bytes = Vec::new();
     let mut before = None;
     for value in list {
+        bytes.clear();
         value.push(before, &mut bytes).map_err(ser::Error::custom)?;
+        encoder.write_all(&bytes).map_err(ser::Error::custom)?;
         before = Some(value);
     }
-    serializer.serialize_str(&pack(&bytes).map_err(ser::Error::custom)?)
+    let packed = encoder.finish().map_err(ser::Error::custom)?;
+    serializer.serialize_str(&BASE64_STANDARD.encode(packed))
 }
 
 pub(crate) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
@@ -57,6 +61,7 @@ pub(crate) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
     Ok(list)
 }
 
+#[cfg(test)]
 pub(crate) fn pack(bytes: &[u8]) -> std::io::Result<String> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes)?;

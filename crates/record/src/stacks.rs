@@ -219,7 +219,8 @@ impl FrameTable {
 
     /// Adds names.
     pub fn name(&mut self, symbols: &FrameSymbols) {
-        self.symbols.extend(symbols.symbols.clone());
+        let named = symbols.symbols.iter();
+        self.symbols.extend(named.map(|(number, symbol)| (*number, symbol.clone())));
     }
 
     /// Returns the frames in files by file, with their numbers and their offsets in the file.

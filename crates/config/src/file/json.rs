@@ -57,6 +57,7 @@ impl<'a> Parser<'a> {
         let mut seen = std::collections::BTreeSet::new();
         let mut entries = Vec::with_capacity(members.len());
         for (piece, key, raw) in members {
+            // A key with escapes has the place of its value.
             let is_plain = !piece.get().contains('\\');
             let offset = self.offset(if is_plain { piece.get() } else { raw.get() });
             if !seen.insert(key.clone()) {

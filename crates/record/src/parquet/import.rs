@@ -76,8 +76,9 @@ pub fn import<W: Write>(input: &File, output: W) -> Result<Conversion, ConvertEr
         conversion,
     };
     let columns = builder.parquet_schema().root_schema().get_fields();
+    let fields = kind.fields();
     let wanted = columns.iter().enumerate().filter(|(_, column)| {
-        column.name() == ITEMS_COLUMN || kind.fields().iter().any(|f| f.name() == column.name())
+        column.name() == ITEMS_COLUMN || fields.iter().any(|field| field.name() == column.name())
     });
     let wanted: Vec<usize> = wanted.map(|(index, _)| index).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
