@@ -220,7 +220,8 @@ impl FrameTable {
     /// Adds names.
     pub fn name(&mut self, symbols: &FrameSymbols) {
         let named = symbols.symbols.iter();
-        self.symbols.extend(named.map(|(number, symbol)| (*number, symbol.clone())));
+        self.symbols
+            .extend(named.map(|(number, symbol)| (*number, symbol.clone())));
     }
 
     /// Returns the frames in files by file, with their numbers and their offsets in the file.

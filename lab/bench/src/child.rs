@@ -199,7 +199,8 @@ impl Group {
     }
 
     pub(super) fn check_running(&mut self) -> Result<()> {
-        let mut children = self.children.iter_mut();
+        // The server is the last: if it ends, its load ends with it.
+        let mut children = self.children.iter_mut().rev();
         children.try_for_each(Guarded::check_running)
     }
 }

@@ -131,6 +131,7 @@ fn write_unit(context: &BenchContext) -> Result<()> {
         .context("cannot write a program")
 }
 
+/// Fields are dropped in order: the group ends before its files are removed.
 pub(super) struct Subject {
     pub(super) group: Group,
     pub(super) meter: Meter,

@@ -63,9 +63,9 @@ fn recording() -> String {
          echo 100000 >$their/monitoring_attrs/intervals/sample_us\n\
          echo 1 >$their/targets/nr_targets; echo $target >$their/targets/0/pid_target\n\
          echo on >$tree/0/state || exit 1\n\
-         grep -r . $their >/tmp/theirs\n\
+         grep -r . $their $tree/nr_kdamonds $tree/0/pid >/tmp/theirs\n\
          refused in_use record --world kernel --pid $target --duration 1s -o /tmp/no\n\
-         grep -r . $their >/tmp/left\n\
+         grep -r . $their $tree/nr_kdamonds $tree/0/pid >/tmp/left\n\
          is_on && cmp /tmp/theirs /tmp/left || die the other user of DAMON was disturbed\n\
          echo off >$tree/0/state; echo 0 >$tree/nr_kdamonds\n\
          refused lacks run --world kernel --scheme '4K max 0 0 5s max lru_prio' --pid $target --duration 1s\n\
