@@ -156,8 +156,7 @@ impl Overviews {
     fn target(&self, kept: &Kept) -> TargetOverview {
         let snapshot = &kept.snapshot;
         let totals: MemoryTotals = snapshot.totals();
-        let interval = snapshot.end.since(snapshot.start);
-        let idle_for = |region: &RegionSnapshot| region.age_ns + interval;
+        let idle_for = |region: &RegionSnapshot| kept.idle_for(region);
         let idle = snapshot.regions.iter().filter(|r| r.idle() > 0);
         let longest = idle.map(idle_for).max();
         let watched = snapshot.end.since(kept.watched_since);
@@ -193,9 +192,8 @@ impl Overviews {
     /// Sums up idle bytes in unreclaimable mappings.
     fn unreclaimable(&self, kept: &Kept) -> u64 {
         let snapshot = &kept.snapshot;
-        let interval = snapshot.end.since(snapshot.start);
         let long = snapshot.regions.iter();
-        let long = long.filter(|region| region.idle() > 0 && region.age_ns + interval >= IDLE);
+        let long = long.filter(|region| region.idle() > 0 && kept.idle_for(region) >= IDLE);
         let bytes = long.map(|region| self.unreclaimable_of(snapshot.target, region));
         bytes.fold(0, u64::saturating_add)
     }
@@ -208,14 +206,13 @@ impl Overviews {
 
     fn mappings_of(&self, kept: &Kept) -> Vec<MappingOverview> {
         let snapshot = &kept.snapshot;
-        let interval = snapshot.end.since(snapshot.start);
         let mut by_name: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
         for region in &snapshot.regions {
             let label = self.mappings.label(snapshot.target, region.range);
             let name = label.map_or_else(|| NO_MAPPING.to_owned(), |label| label.name.to_string());
             let (resident, idle, unreclaimable) = by_name.entry(name).or_default();
             *resident = resident.saturating_add(region.resident());
-            if region.age_ns + interval >= IDLE {
+            if kept.idle_for(region) >= IDLE {
                 *idle = idle.saturating_add(region.idle());
                 let part = self.unreclaimable_of(snapshot.target, region);
                 *unreclaimable = unreclaimable.saturating_add(part);

@@ -174,3 +174,37 @@ fn the_summary_and_a_comparison_are_of_memory() {
     assert_eq!(diff.targets[0].a, diff.targets[0].b);
     assert!(diff.mappings.is_empty(), "nothing changed");
 }
+
+#[test]
+fn a_guard_that_is_still_closed_counts_to_the_end_of_the_record() {
+    use isotherm_policy::guard::{Guard, GuardLimits};
+    use isotherm_record::item::{ActionSample, GuardSample};
+    let limits = GuardLimits {
+        max_slowdown: Some(0.01),
+        ..GuardLimits::default()
+    };
+    let mut actions = super::Actions::new(&header(), Scope::default());
+    for (second, is_open) in [true, false, true, false, false].into_iter().enumerate() {
+        let time = super::test_records::at(second as u64 * 1000);
+        actions.push(&Item::Action(ActionSample {
+            time,
+            action: "pageout".into(),
+            ..ActionSample::default()
+        }));
+        let mut status = Guard::new(limits).status();
+        status.is_open = is_open;
+        actions.push(&Item::Guard(GuardSample {
+            time,
+            context: None,
+            status,
+        }));
+    }
+    let report = actions.finish().expect("there were actions");
+    let guard = &report.guards[0];
+    assert_eq!(guard.closed_ns, Nanos::from_millis(2000));
+    let stopped = guard.stopped.iter();
+    let stopped: Vec<u64> = stopped
+        .map(|of| of.to_ns.since(of.from_ns).0 / 1_000_000)
+        .collect();
+    assert_eq!(stopped, [1000, 1000]);
+}

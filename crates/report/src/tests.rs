@@ -10,6 +10,7 @@ use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot, TargetId};
 use proptest::prelude::*;
 
 use super::access::{OptionalBounds, SortBy, Which};
+use super::idle::IdleBytes;
 use super::render::{AccessWriter, write};
 use super::test_records::machine::{BETWEEN, machine_record};
 use super::test_records::{
@@ -17,8 +18,8 @@ use super::test_records::{
 };
 use super::{
     Access, AccessOptions, Actions, Footprint, Fragmentation, Heatmap, HeatmapOptions,
-    HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Render, ReportFormat, Scope, Style,
-    Wss, WssOptions,
+    HeatmapReport, Idle, IdleOptions, Machine, MachineReport, Overviews, Render, ReportFormat,
+    Scope, Style, Wss, WssOptions,
 };
 use isotherm_record::item::Item;
 
@@ -226,6 +227,28 @@ fn what_was_not_watched_long_enough_is_not_zero() {
     assert_eq!(idle.idle[0].bytes, Some(4 * 4096));
     assert_eq!(idle.idle[1].bytes, None);
     assert_eq!((idle.accessed_bytes, idle.unknown_bytes), (2 * 4096, 4096));
+}
+
+/// Region monitors count the first interval in the age of new regions as well.
+#[test]
+fn the_summary_and_the_idle_report_agree_on_what_was_not_watched_long_enough() {
+    let mut idle = Idle::new(&header(), Scope::default(), IdleOptions::default());
+    let mut overviews = Overviews::new(&header(), Scope::default());
+    for from in [0, 2000] {
+        let mut snapshot = snapshot_at(0, from, from + 2000, "[0,4)=0");
+        snapshot.regions[0].age_ns = Nanos::from_millis(from + 2000);
+        idle.push(&Item::Snapshot(snapshot.clone()));
+        overviews.push(&Item::Snapshot(snapshot));
+    }
+    let overview = overviews.finish();
+    let of_summary = &overview.targets[0].idle;
+    let at_least_ns = Nanos::from_millis(5000);
+    let of_5_s = |all: &[IdleBytes]| {
+        let found = all.iter().find(|idle| idle.at_least_ns == at_least_ns);
+        found.expect("5 s").bytes
+    };
+    assert_eq!(of_5_s(of_summary), None);
+    assert_eq!(of_5_s(&idle.finish().targets[0].idle), None);
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub(crate) struct FramesOnce {
 #[derive(Clone, Debug, Default)]
 struct Samples {
     all: AgeBytes,
+    /// Memory that only one target maps.
     alone: BTreeMap<TargetId, AgeBytes>,
     charged: Option<ChargedMemory>,
     /// Accessed bytes times nanoseconds: each sample stands for the time since the one before it.

@@ -20,6 +20,7 @@ pub(super) struct Piece {
     pub(super) unknown: f32,
     /// Seconds for which all of it was swapped out: no rate, and not unknown.
     pub(super) swapped: f32,
+    /// In seconds.
     pub(super) age: f32,
 }
 

@@ -11,6 +11,7 @@ use super::{scaled, series};
 use crate::container::Arrays;
 
 pub(super) fn scheme(of: &SchemeActions, arrays: &mut Arrays) -> Value {
+    // Source node, destination node, bytes.
     let moved = of.moved.iter().map(|way| (way.from, way.to, way.bytes));
     json!({
         "label": labelled(of.context.as_deref(), &format!("scheme {}", of.scheme)),
@@ -29,6 +30,7 @@ pub(super) fn scheme(of: &SchemeActions, arrays: &mut Arrays) -> Value {
 }
 
 pub(super) fn guard(of: &GuardCourse, arrays: &mut Arrays) -> Value {
+    // Start and end.
     let stopped = of.stopped.iter();
     let stopped = stopped.map(|of| (of.from_ns.as_secs_f64(), of.to_ns.as_secs_f64()));
     json!({
