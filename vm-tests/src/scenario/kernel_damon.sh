@@ -9,6 +9,7 @@ refused() {
     name=$1
     shift
     isotherm "$@" 2>/out/$name.txt && die "$name was not refused"
+    [ ! -e /tmp/no ] || die "$name has left a record"
     cat /out/$name.txt
 }
 

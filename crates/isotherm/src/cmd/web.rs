@@ -112,7 +112,11 @@ fn serve(
     let (ready, address) = mpsc::sync_channel(1);
     std::thread::scope(|threads| {
         let serving = threads.spawn(|| Site::serve(args.listen, content, stop, ready));
-        let done = announce(args, address.recv()).and_then(|()| meanwhile());
+        let announced = announce(args, address.recv());
+        if announced.is_err() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let done = announced.and_then(|()| meanwhile());
         let served = serving.join();
         done.and(served.map_err(|_| anyhow!("the server has panicked: a bug"))?)
     })

@@ -129,9 +129,15 @@ impl Board {
     }
 }
 
-/// Held by a test while it runs.
+/// Held by a test while it runs. Fields are dropped in order: swap is gone before others begin, and the place is given
+/// up even if `swap off` fails.
 pub(crate) struct Turn {
     swap: Option<SharedSwap>,
+    _place: Place,
+}
+
+/// A place on the board.
+struct Place {
     test: String,
     kind: Kind,
     waited: Duration,
@@ -158,18 +164,18 @@ impl Turn {
         CHANGED.notify_all();
         Some(Self {
             swap: None,
-            test,
-            kind,
-            waited: arrived.elapsed(),
-            since: Instant::now(),
+            _place: Place {
+                test,
+                kind,
+                waited: arrived.elapsed(),
+                since: Instant::now(),
+            },
         })
     }
 }
 
-impl Drop for Turn {
+impl Drop for Place {
     fn drop(&mut self) {
-        // Swap is gone before others begin.
-        self.swap = None;
         let (took, waited) = (self.since.elapsed(), self.waited);
         let (took, waited) = (took.as_secs_f64(), waited.as_secs_f64());
         eprintln!("TOOK {}: {took:.1} s, waited {waited:.1} s", self.test);

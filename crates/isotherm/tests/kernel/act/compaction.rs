@@ -1,7 +1,7 @@
-//! `isotherm compact`: its output on any machine, its view of this machine's free memory, and its end.
+//! `isotherm compact`: its output on any machine, and its effect on this machine's free memory.
 //!
-//! Compaction moves pages that are in use, but frees none and changes no setting. Virtual machines test what a round
-//! and the daemon do (vm-tests: `compact`).
+//! Compaction moves pages that are in use, but frees none and changes no setting. Rounds here are as short as the state
+//! of this machine's memory allows. Virtual machines test the daemon's rounds (vm-tests: `compact`).
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -17,6 +17,7 @@ use crate::common::{
     Running, alone, isotherm, meminfo, pause, run, scratch, skip, until, until_so,
 };
 
+const PROACTIVENESS: &str = "/proc/sys/vm/compaction_proactiveness";
 const FRAGMENTER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../experiments/workloads/frag.py"
@@ -219,8 +220,9 @@ fn proactiveness_at(score: f64) -> Option<String> {
     (wanted <= 100.0).then(|| format!("{:.0}", wanted.max(0.0)))
 }
 
-/// Free memory that is fragmented enough to be compacted: already, or by a process that is kept.
-struct Fragmented(Option<Running>);
+/// Free memory that is fragmented enough to be compacted, already or by a process that is kept; and the proactiveness
+/// that compacts it.
+struct Fragmented(Option<Running>, String);
 
 /// Returns fragmented memory; prints a skip and returns `None` if there is not enough memory to fragment.
 fn fragmented() -> Option<Fragmented> {
@@ -232,8 +234,8 @@ fn fragmented() -> Option<Fragmented> {
         skip("free memory is neither fragmented nor enough to fragment");
         return None;
     }
-    let memory = Fragmented((!is_by_itself).then(fragment));
-    until("the score to rise", || proactiveness_at(score()));
+    let mut memory = Fragmented((!is_by_itself).then(fragment), String::new());
+    memory.1 = until("the score to rise", || proactiveness_at(score()));
     Some(memory)
 }
 
@@ -277,6 +279,31 @@ fn the_score_is_the_kernels() {
     check_extfrag(&debugfs);
     let Some(_memory) = fragmented() else { return };
     check_extfrag(&debugfs);
+}
+
+#[test]
+fn a_round_moves_pages_and_changes_no_setting() {
+    let Some(_turn) = alone() else { return };
+    let Some(memory) = fragmented() else { return };
+    let proactiveness = &memory.1;
+    let setting = fs::read_to_string(PROACTIVENESS).ok();
+    let directory = scratch();
+    let path = directory.path().join("once.isotherm");
+    let flags = ["--node", "0", "--proactiveness", proactiveness, "-o"];
+    let mut command = isotherm(["compact", "--json"]);
+    let report = run(command.args(flags).arg(&path)).success().json();
+    let node = &report["nodes"][0];
+    eprintln!("{}", node["round"]);
+    if !node["decision"]["back_off"].is_null() {
+        return skip("kswapd is reclaiming");
+    }
+    let round = &node["round"];
+    let number = |name: &str| round[name].as_f64().expect("a number");
+    assert!(number("score_after") <= number("score_before") + 1.0);
+    let scanned = round["counters"]["migrate_scanned"].as_u64();
+    assert!(scanned > Some(0), "{round}");
+    assert_eq!(fs::read_to_string(PROACTIVENESS).ok(), setting);
+    check_reports(&path);
 }
 
 #[test]

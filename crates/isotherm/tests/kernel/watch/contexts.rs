@@ -10,8 +10,11 @@ use crate::common::{
     Running, Workload, daemon_status, isotherm, paced_workload, record_until, run, scratch, shared,
     skip, until,
 };
+use crate::watch::physical::some_ram;
 
 const MIB: u64 = 1 << 20;
+/// The configuration of HMSDK's generator for two nodes.
+const HMSDK: &str = include_str!("../../../../config/tests/fixtures/hmsdk.yaml");
 
 /// Returns a kdamond with a context that applies `action` to all memory of a process that is idle for a second.
 fn kdamond(pid: u32, action: &str, paused: bool) -> Value {
@@ -129,7 +132,7 @@ fn a_daemon_of_several_contexts_is_asked_tuned_and_ended_as_one() {
     assert_eq!(before["paused"], false, "not all of it");
     assert_eq!(before["targets"][1]["context"], "kdamond 1");
     let stat = kdamond(pids[0], "stat", false);
-    tune(write("one", &[stat.clone()])).refused("2 are at work");
+    tune(write("one", std::slice::from_ref(&stat))).refused("2 are at work");
     tune(write("other", &[stat, cold(1, false)])).success();
     let after = until("something done by the second", || {
         status().filter(|s| applied(&s["contexts"][1]["schemes"][0]) > 16 * MIB)
@@ -183,4 +186,45 @@ fn the_share_of_matching_memory_on_a_node_is_measured() {
     });
     assert_eq!(goal["current"], 10_000, "there is one node: {goal}");
     assert_eq!(goal["score_bp"], 11_111);
+}
+
+#[test]
+fn what_hmsdk_writes_for_two_nodes_is_run_dry_on_one_machine() {
+    let Some(_turn) = shared() else { return };
+    let Some(ram) = some_ram().filter(|ram| ram.end > 0) else {
+        return skip("/proc/iomem shows no addresses");
+    };
+    let start = ram.start.next_multiple_of(4096);
+    let middle = (start + ram.len() / 2) & !(2 * MIB - 1);
+    let end = ram.end & !4095;
+    let text = HMSDK
+        .replace("4,294,967,296", &start.to_string())
+        .replace("17,179,869,184", &middle.to_string())
+        .replace("21,474,836,480", &middle.to_string())
+        .replace("34,359,738,368", &end.to_string());
+    let directory = scratch();
+    let file = directory.path().join("hmsdk.yaml");
+    fs::write(&file, text).expect("a file");
+    let output = directory.path().join("record");
+    let mut command = isotherm(["run", "--dry-run", "--json", "-c"]);
+    let what = "snapshots of both halves";
+    let (done, record) = record_until(what, command.arg(&file), &output, |record| {
+        let of = |target| {
+            let mut snapshots = record.snapshots();
+            snapshots.any(|s| s.target.0 == target && !s.regions.is_empty())
+        };
+        of(0) && of(1)
+    });
+    let summary = done.json();
+    for (at, action) in ["migrate_cold", "migrate_hot"].into_iter().enumerate() {
+        let scheme = &summary["schemes"][at];
+        assert_eq!(scheme["context"], format!("kdamond {at}"), "{summary}");
+        assert_eq!(scheme["action"], action, "{summary}");
+    }
+    assert_eq!(record.header.operations, "paddr");
+    for (target, half) in [(0, start..middle), (1, middle..end)] {
+        let snapshots = record.snapshots().filter(|s| s.target.0 == target);
+        let mut regions = snapshots.flat_map(|snapshot| &snapshot.regions);
+        assert!(regions.all(|r| half.start <= r.range.start && r.range.end <= half.end));
+    }
 }

@@ -157,7 +157,7 @@ fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
 }
 
 /// Returns RAM above 4 GiB, or any other, from `/proc/iomem`.
-fn some_ram() -> Option<AddressRange> {
+pub(super) fn some_ram() -> Option<AddressRange> {
     let map = fs::read_to_string("/proc/iomem").ok()?;
     let ram = map.lines().filter_map(|l| l.strip_suffix(" : System RAM"));
     let ram = ram.map(|text| range(text.trim()));
@@ -168,6 +168,11 @@ fn some_ram() -> Option<AddressRange> {
 fn a_physical_range_is_recorded_alone() {
     let Some(_turn) = shared() else { return };
     let (directory, path) = record_file();
+    let none = directory.path().join("none");
+    let done = run(isotherm(["record", "--node", "1023", "-o"]).arg(&none));
+    done.refused("no NUMA node 1023");
+    done.refused("has 0");
+    assert!(!none.exists());
     let ram = some_ram().expect("RAM, and its addresses for root");
     let start = ram.start.next_multiple_of(2 * MIB) + (64 << 20);
     let limit = AddressRange::new(start, start + (1 << 30).min(ram.len() / 2));
@@ -185,12 +190,7 @@ fn a_physical_range_is_recorded_alone() {
     assert!(record.machine().is_empty());
     let nowhere = "0x7f0000000000-0x7f0000200000";
     let flags = ["record", "--physical", "--range", nowhere, "-o"];
-    run(isotherm(flags).arg(directory.path().join("none"))).refused("no RAM within");
-    let none = directory.path().join("none");
-    let done = run(isotherm(["record", "--node", "1023", "-o"]).arg(&none));
-    done.refused("no NUMA node 1023");
-    done.refused("has 0");
-    assert!(!none.exists());
+    run(isotherm(flags).arg(&none)).refused("no RAM within");
 }
 
 #[test]
