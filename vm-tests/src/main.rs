@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let scenarios = scenario::all();
     if args.list {
         for s in &scenarios {
-            let kernels: Vec<_> = s.tests.iter().map(label).collect();
+            let kernels: Vec<_> = s.tests.iter().copied().map(label).collect();
             println!("{:<21} {:<21} {}", s.name, kernels.join(","), s.about);
         }
         return ExitCode::SUCCESS;
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 }
 
 /// Formats the kernel of a test, with a star if the test is long.
-fn label(test: &Test) -> String {
+fn label(test: Test) -> String {
     let star = if test.is_long { "*" } else { "" };
     format!("{}{star}", test.kernel.series())
 }

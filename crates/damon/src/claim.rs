@@ -67,7 +67,7 @@ impl<T: Tree> Claim<T> {
             claim.recover(&note);
         }
         claim.require_unused()?;
-        claim.note.boot = boot.to_owned();
+        boot.clone_into(&mut claim.note.boot);
         let mut before = Vec::new();
         claim.save_below(&TreePath::kdamonds(), 0, &mut before)?;
         claim.note.before = before;
@@ -447,7 +447,10 @@ impl<T: Tree> Drop for Claim<T> {
 }
 
 /// Repeats an attempt while it fails with EBUSY, with `nr_retries` retries at most.
-fn retry_while_busy<R>(nr_retries: u32, mut attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+fn retry_while_busy<R>(
+    nr_retries: u32,
+    mut attempt: impl FnMut() -> io::Result<R>,
+) -> io::Result<R> {
     for _ in 0..nr_retries {
         match attempt() {
             Err(error) if error.raw_os_error() == Some(EBUSY) => std::thread::sleep(PAUSE),

@@ -191,7 +191,7 @@ impl<'a> Cursor<'a> {
             Ok(value) => Some(value),
             Err(mut misread) => {
                 if text.is_empty() {
-                    misread.found = self.node.kind().to_owned();
+                    self.node.kind().clone_into(&mut misread.found);
                 }
                 self.report(misread);
                 None

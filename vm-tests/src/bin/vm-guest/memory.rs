@@ -56,6 +56,7 @@ pub(crate) fn page_out(memory: &'static [AtomicU8]) -> io::Result<()> {
 }
 
 /// Touches each page. Inlined: a first-touch profile shall name the caller.
+#[expect(clippy::inline_always, reason = "the profile depends on it")]
 #[inline(always)]
 pub(crate) fn touch(memory: &[AtomicU8]) {
     for page in memory.iter().step_by(PAGE_SIZE as usize) {
