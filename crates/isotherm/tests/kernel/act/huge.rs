@@ -47,7 +47,7 @@ fn the_waste_of_huge_pages_is_told_by_process() {
     let mut command = isotherm(["record", "--quiet", "--all"]);
     let what = "a program's huge pages to be read";
     record_until(what, &mut command, &path, |record| {
-        huge_bytes_read(record, pid) > 0
+        huge_bytes_read(record, pid) > 0 && record.snapshots().next().is_some()
     });
     let report = report("machine", &path);
     let mut huge = report["huge_pages"].as_array().expect("a list").iter();
