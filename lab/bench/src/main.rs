@@ -7,7 +7,6 @@
 mod cached_files;
 mod ceiling;
 mod child;
-mod engine;
 mod guard;
 mod huge;
 mod machine;
@@ -42,7 +41,7 @@ struct Bench {
     run: fn(&BenchContext) -> Result<BenchOutcome>,
 }
 
-const BENCHES: [Bench; 10] = [
+const BENCHES: [Bench; 9] = [
     Bench {
         name: "watching",
         about: "speed and CPU time that a recorder takes from programs, turn by turn in the same run; with --only:\n\
@@ -76,12 +75,6 @@ const BENCHES: [Bench; 10] = [
         about: "how long a large record takes to open in a browser, and how smoothly it moves",
         only_named: Some("it needs a browser: name it"),
         run: page::run,
-    },
-    Bench {
-        name: "engine",
-        about: "the engine's own criterion benches",
-        only_named: None,
-        run: engine::run,
     },
     Bench {
         name: "truth",
@@ -376,9 +369,7 @@ fn build(root: &Path) -> Result<PathBuf> {
             "cargo could not build isotherm; `--isotherm PATH` takes a binary that is there already"
         );
     }
-    Ok(target(root).join("release/isotherm"))
-}
-
-fn target(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release/isotherm"))
 }
