@@ -3,7 +3,7 @@
 //! One record serves most tests ([`every_item`]). It has every kind of item, in an order in which each must stay behind
 //! the one before it.
 
-mod hostile;
+pub(crate) mod hostile;
 mod pages;
 mod table;
 

@@ -15,6 +15,7 @@ use super::frames_once::{FramesOnce, idle_for};
 use super::idle::{IdleBytes, by_idle_time, count_idle_once};
 use super::latest::{Kept, Latest};
 use super::mapping::MappingTable;
+use super::series::TimeMean;
 use isotherm_record::item::{CostSample, Header, Item};
 use isotherm_record::machine::ChargedMemory;
 
@@ -128,18 +129,12 @@ pub struct Overviews {
     live: BTreeMap<TargetId, u32>,
     latest: Latest,
     mappings: MappingTable,
-    working_sets: BTreeMap<TargetId, Mean>,
+    working_sets: BTreeMap<TargetId, TimeMean>,
     rss: BTreeMap<u32, u64>,
     swap: BTreeMap<u32, u64>,
     frames: FramesOnce,
     end: Nanos,
     costs: Option<(CostSample, CostSample)>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum: f64,
-    weight: f64,
 }
 
 impl Overviews {
@@ -161,10 +156,10 @@ impl Overviews {
         let idle: Vec<(Nanos, u64)> = idle.collect();
         let watched_ns = snapshot.end.since(kept.watched_since);
         let id = snapshot.target.0;
-        let mean = self.working_sets.get(&snapshot.target);
+        let working_set = self.working_sets.get(&snapshot.target);
+        let working_set = working_set.map(TimeMean::mean);
         let resident_bytes = totals.known_resident().or(self.rss.get(&id).copied());
         let swapped_bytes = totals.known_swapped().or(self.swap.get(&id).copied());
-        let working_set = mean.map(|mean| (mean.sum / mean.weight).round() as u64);
         TargetOverview {
             target: self.context.target_info(snapshot.target),
             watched_ns,
@@ -238,10 +233,9 @@ impl Accumulate for Overviews {
                     let totals = snapshot.totals();
                     // A snapshot without known memory has no known unused memory either.
                     if totals.unknown < totals.resident || totals.resident == 0 {
-                        let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
+                        let length = snapshot.end.since(snapshot.start);
                         let mean = self.working_sets.entry(snapshot.target).or_default();
-                        mean.sum += weight * totals.touched as f64;
-                        mean.weight += weight;
+                        mean.push(length, totals.touched);
                     }
                 }
                 self.latest.push(&mut self.context, snapshot, 0);
