@@ -47,13 +47,9 @@ pub(crate) fn array<'py>(
 ) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
     use arrow_array::ffi::FFI_ArrowArray;
     use arrow_array::{Array as _, StructArray};
-    use arrow_schema::DataType;
 
     let rows = StructArray::from(batch.clone());
-    let kind = FFI_ArrowSchema::try_from(&DataType::Struct(rows.fields().clone()));
-    let kind = kind.map_err(|error| failed(&error))?;
-    let kind = PyCapsule::new_with_value(py, kind, c"arrow_schema")?;
     let rows = FFI_ArrowArray::new(&rows.to_data());
     let rows = PyCapsule::new_with_value(py, rows, c"arrow_array")?;
-    pyo3::types::PyTuple::new(py, [kind, rows])
+    pyo3::types::PyTuple::new(py, [schema(py, &batch.schema())?, rows])
 }

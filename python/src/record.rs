@@ -48,7 +48,7 @@ impl Record {
     ) -> PyResult<ReadExtent> {
         let mut reader = reader(&self.file, false)?;
         if !by_page {
-            reader.turn_pages_into_regions();
+            reader = reader.replay_pages();
         }
         let extent = py.detach(|| {
             let mut interrupt = Interrupt::new();

@@ -132,6 +132,19 @@ impl AddressRange {
         ranges.flat_map(parts).collect()
     }
 
+    /// Returns the parts of the range that no range of `taken`, in address order, covers.
+    pub fn without(self, taken: &[Self]) -> Vec<Self> {
+        let mut gaps = Vec::new();
+        let mut start = self.start;
+        let first = taken.partition_point(|t| t.end <= self.start);
+        for taken in taken[first..].iter().take_while(|t| t.start < self.end) {
+            gaps.extend(Self::checked(start, taken.start));
+            start = start.max(taken.end);
+        }
+        gaps.extend(Self::checked(start, self.end));
+        gaps
+    }
+
     /// Returns the part that both ranges share.
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::checked(self.start.max(other.start), self.end.min(other.end))
@@ -146,5 +159,20 @@ pub const fn block_of(address: u64) -> u64 {
 impl fmt::Debug for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{:#x},{:#x})", self.start, self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_is_left() {
+        let range = AddressRange::new;
+        let taken = [range(2, 4), range(6, 8)];
+        let wanted = [range(0, 2), range(4, 6), range(8, 10)];
+        assert_eq!(range(0, 10).without(&taken), wanted);
+        assert_eq!(range(3, 7).without(&taken), [range(4, 6)]);
+        assert_eq!(range(2, 4).without(&taken), []);
     }
 }

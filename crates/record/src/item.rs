@@ -425,6 +425,25 @@ impl Item {
         }
     }
 
+    /// Returns the name of items of this kind in messages.
+    pub const fn plural(&self) -> &'static str {
+        match self {
+            Self::Snapshot(_) | Self::Pages(_) | Self::Blocks(_) => "snapshots",
+            Self::Mappings(_) => "mapping changes",
+            Self::TargetStart(_) | Self::TargetExit(_) => "starts and ends of targets",
+            Self::Usage(_) => "samples of memory use",
+            Self::Cost(_) => "samples of monitoring cost",
+            Self::Action(_) => "actions",
+            Self::Guard(_) => "states of the guard",
+            Self::Fragmentation(_) | Self::Compaction(_) => "samples of fragmentation",
+            Self::Machine(_) => "samples of the machine's memory",
+            Self::Calibration(_) => "costs of acting",
+            Self::Stacks(_) | Self::Symbols(_) => "stacks of page faults",
+            Self::HugePages(_) => "contents of huge pages",
+            Self::Note { .. } => "notes",
+        }
+    }
+
     /// Returns the time of the item; for a snapshot, the end of its interval.
     pub const fn time(&self) -> Option<Nanos> {
         Some(match self {

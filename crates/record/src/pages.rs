@@ -72,8 +72,8 @@ impl PageSnapshot {
     /// Returns the totals of the scan: all present pages are memory.
     pub fn totals(&self) -> MemoryTotals {
         let bytes = |of: fn(&PageBlock) -> &PageBits| {
-            let words = self.blocks.iter().flat_map(of);
-            words.map(|w| u64::from(w.count_ones())).sum::<u64>() * PAGE_SIZE
+            let each = self.blocks.iter().map(|block| bits::bytes(of(block)));
+            each.sum::<u64>()
         };
         let resident = bytes(|block| &block.present);
         let touched = bytes(|block| &block.accessed);

@@ -3,13 +3,14 @@
 //! One record serves most tests ([`every_item`]). It has every kind of item, in an order in which each must stay behind
 //! the one before it.
 
-mod hostile;
+pub(crate) mod hostile;
 mod pages;
 mod table;
 
 use std::io::{self, Cursor, Write};
 
 use arrow_schema::DataType;
+use isotherm_engine::monitor::bits;
 use isotherm_engine::{
     AddressRange, BLOCK_SIZE, BlockPages, Cost, Nanos, RegionMemory, RegionSnapshot, Snapshot,
     TargetId,
@@ -90,16 +91,14 @@ fn memory(parts: &str) -> RegionMemory {
 
 /// Builds the second block: every third page of it was touched, and one page is unknown.
 fn block() -> BlockPages {
-    let is_touched = |page: &u64| page.is_multiple_of(3);
-    let bits = |word: usize| {
-        let pages = word as u64 * 64..word as u64 * 64 + 64;
-        let touched = pages.filter(is_touched);
-        touched.fold(0, |bits, page| bits | 1 << (page % 64))
-    };
+    let mut touched = bits::NONE;
+    (0..512)
+        .step_by(3)
+        .for_each(|page| bits::set(&mut touched, page));
     BlockPages {
         block: BLOCK_SIZE,
         resident: [u64::MAX; 8],
-        touched: std::array::from_fn(bits),
+        touched,
         unknown: [2, 0, 0, 0, 0, 0, 0, 0],
         untouched_for: Nanos(7 * SECOND),
         ..BlockPages::default()

@@ -362,6 +362,8 @@ impl Accumulate for EthpCurve {
 
 #[cfg(test)]
 mod tests {
+    use isotherm_engine::monitor::bits::mask_of;
+
     use super::*;
     use crate::test_records::{at, header};
 
@@ -370,11 +372,7 @@ mod tests {
 
     fn report(scans: &[&[Picture]], options: EthpCurveOptions) -> EthpCurveReport {
         let mut curve = EthpCurve::new(&header(), Scope::default(), options);
-        let first = |nr: u32| {
-            let mut bits = [0; 8];
-            (0..nr as usize).for_each(|page| bits[page / 64] |= 1 << (page % 64));
-            bits
-        };
+        let first = |nr: u32| mask_of(0..nr as usize);
         for (second, blocks) in (0..).zip(scans) {
             let blocks = (1..).zip(*blocks).map(|(i, (present, touched))| PageBlock {
                 block: i * BLOCK_SIZE,

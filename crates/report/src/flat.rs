@@ -403,12 +403,8 @@ fn age_of(
 fn left_out(item: &Item) -> &'static str {
     match item {
         Item::TargetExit(_) => "ends of targets",
-        Item::Guard(_) => "states of the guard",
-        Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
-        Item::Machine(_) => "samples of the machine's memory",
-        Item::Calibration(_) => "costs of acting",
-        Item::Note { .. } => "notes",
-        _ => "other items",
+        Item::Stacks(_) | Item::Symbols(_) | Item::HugePages(_) => "other items",
+        other => other.plural(),
     }
 }
 

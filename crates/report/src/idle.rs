@@ -185,6 +185,31 @@ impl Accumulate for Idle {
     }
 }
 
+/// Counts the bytes of `idle`, pairs of an idle time and bytes, by minimum idle time.
+pub(crate) fn by_idle_time(
+    idle: &[(Nanos, u64)],
+    watched: Nanos,
+    at_least: &[Nanos],
+) -> Vec<IdleBytes> {
+    let longest = idle.iter().map(|(time, _)| *time).max();
+    let watched = watched.max(longest.unwrap_or_default());
+    let counted = at_least.iter().map(|&at_least_ns| IdleBytes {
+        at_least_ns,
+        bytes: (at_least_ns <= watched).then(|| {
+            let long_enough = idle.iter().filter(|(time, _)| at_least_ns <= *time);
+            long_enough.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+        }),
+    });
+    counted.collect()
+}
+
+/// Counts memory once that several targets map, by the last samples of frames.
+pub(crate) fn count_idle_once(idle: &mut [IdleBytes], all: &AgeBytes) {
+    for idle in idle {
+        idle.bytes = idle.bytes.and_then(|_| idle_for(all, idle.at_least_ns));
+    }
+}
+
 /// Returns the sum with shared memory counted once, where the record has samples of frames.
 fn counted_once(mut sum: IdleMemory, once: Option<&AgeBytes>) -> IdleMemory {
     let Some(all) = once else {
@@ -193,9 +218,7 @@ fn counted_once(mut sum: IdleMemory, once: Option<&AgeBytes>) -> IdleMemory {
     sum.resident_bytes = Some(all.total());
     sum.accessed_bytes = all.touched;
     sum.unknown_bytes = all.unknown;
-    for idle in &mut sum.idle {
-        idle.bytes = idle.bytes.and_then(|_| idle_for(all, idle.at_least_ns));
-    }
+    count_idle_once(&mut sum.idle, all);
     sum
 }
 
@@ -222,15 +245,6 @@ impl Sum {
     }
 
     fn finish(&self, target: TargetInfo, options: &IdleOptions) -> IdleMemory {
-        let longest = self.idle.iter().map(|(time, _)| *time).max();
-        let watched = self.watched.max(longest.unwrap_or_default());
-        let idle = options.at_least.iter().map(|&at_least| IdleBytes {
-            at_least_ns: at_least,
-            bytes: (at_least <= watched).then(|| {
-                let long_enough = self.idle.iter().filter(|(time, _)| at_least <= *time);
-                long_enough.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
-            }),
-        });
         let mut distribution = WeightedValues::default();
         if self.totals.touched > 0 {
             distribution.push(0, self.totals.touched as f64);
@@ -248,7 +262,7 @@ impl Sum {
             accessed_bytes: self.totals.touched,
             unknown_bytes: self.totals.unknown,
             rss_bytes: self.rss,
-            idle: idle.collect(),
+            idle: by_idle_time(&self.idle, self.watched, &options.at_least),
             percentiles: distribution.percentiles(&options.percentiles),
         }
     }

@@ -12,9 +12,10 @@ use serde::Serialize;
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 use super::frames_once::{FramesOnce, idle_for};
-use super::idle::IdleBytes;
+use super::idle::{IdleBytes, by_idle_time, count_idle_once};
 use super::latest::{Kept, Latest};
 use super::mapping::MappingTable;
+use super::series::TimeMean;
 use isotherm_record::item::{CostSample, Header, Item};
 use isotherm_record::machine::ChargedMemory;
 
@@ -128,18 +129,12 @@ pub struct Overviews {
     live: BTreeMap<TargetId, u32>,
     latest: Latest,
     mappings: MappingTable,
-    working_sets: BTreeMap<TargetId, Mean>,
+    working_sets: BTreeMap<TargetId, TimeMean>,
     rss: BTreeMap<u32, u64>,
     swap: BTreeMap<u32, u64>,
     frames: FramesOnce,
     end: Nanos,
     costs: Option<(CostSample, CostSample)>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum: f64,
-    weight: f64,
 }
 
 impl Overviews {
@@ -156,32 +151,22 @@ impl Overviews {
     fn target(&self, kept: &Kept) -> TargetOverview {
         let snapshot = &kept.snapshot;
         let totals: MemoryTotals = snapshot.totals();
-        let idle_for = |region: &RegionSnapshot| kept.idle_for(region);
-        let idle = snapshot.regions.iter().filter(|r| r.idle() > 0);
-        let longest = idle.map(idle_for).max();
-        let watched = snapshot.end.since(kept.watched_since);
-        let watched_ns = watched.max(longest.unwrap_or_default());
-        let idle = IDLE_TIMES.map(|at_least_ns| {
-            let regions = snapshot.regions.iter();
-            let long = regions.filter(|region| idle_for(region) >= at_least_ns);
-            let bytes = long.fold(0, |sum: u64, region| sum.saturating_add(region.idle()));
-            IdleBytes {
-                at_least_ns,
-                bytes: (at_least_ns <= watched_ns).then_some(bytes),
-            }
-        });
+        let idle = snapshot.regions.iter().filter(|region| region.idle() > 0);
+        let idle = idle.map(|region| (kept.idle_for(region), region.idle()));
+        let idle: Vec<(Nanos, u64)> = idle.collect();
+        let watched_ns = snapshot.end.since(kept.watched_since);
         let id = snapshot.target.0;
-        let mean = self.working_sets.get(&snapshot.target);
+        let working_set = self.working_sets.get(&snapshot.target);
+        let working_set = working_set.map(TimeMean::mean);
         let resident_bytes = totals.known_resident().or(self.rss.get(&id).copied());
         let swapped_bytes = totals.known_swapped().or(self.swap.get(&id).copied());
-        let working_set = mean.map(|mean| (mean.sum / mean.weight).round() as u64);
         TargetOverview {
             target: self.context.target_info(snapshot.target),
-            watched_ns: watched,
+            watched_ns,
             resident_bytes,
             swapped_bytes,
             working_set_bytes: working_set.map(|used| used.min(resident_bytes.unwrap_or(u64::MAX))),
-            idle: idle.to_vec(),
+            idle: by_idle_time(&idle, watched_ns, &IDLE_TIMES),
             unreclaimable_bytes: self.unreclaimable(kept),
             unknown_bytes: totals.unknown,
             monitored_bytes: totals.addresses,
@@ -248,10 +233,9 @@ impl Accumulate for Overviews {
                     let totals = snapshot.totals();
                     // A snapshot without known memory has no known unused memory either.
                     if totals.unknown < totals.resident || totals.resident == 0 {
-                        let weight = snapshot.end.since(snapshot.start).0.max(1) as f64;
+                        let length = snapshot.end.since(snapshot.start);
                         let mean = self.working_sets.entry(snapshot.target).or_default();
-                        mean.sum += weight * totals.touched as f64;
-                        mean.weight += weight;
+                        mean.push(length, totals.touched);
                     }
                 }
                 self.latest.push(&mut self.context, snapshot, 0);
@@ -323,9 +307,7 @@ fn count_once(total: &mut TargetOverview, targets: &[TargetOverview], frames: &F
     total.unknown_bytes = all.unknown;
     let used = total.working_set_bytes;
     total.working_set_bytes = used.map(|bytes| bytes.min(working_set));
-    for idle in &mut total.idle {
-        idle.bytes = idle.bytes.and_then(|_| idle_for(&all, idle.at_least_ns));
-    }
+    count_idle_once(&mut total.idle, &all);
     let alone = targets.iter().filter_map(|of| {
         let alone = frames.idle_alone(of.target.target?, IDLE);
         Some(alone.min(of.reclaimable_bytes()?))

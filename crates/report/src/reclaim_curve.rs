@@ -24,7 +24,7 @@ pub mod backoff;
 
 use std::collections::{BTreeMap, HashMap};
 
-use isotherm_engine::monitor::bits::{NONE, and, and_not, count, mask, or};
+use isotherm_engine::monitor::bits::{NONE, and, and_not, count, each, mask, or};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use serde::Serialize;
 
@@ -411,35 +411,32 @@ impl Block {
         (number, start, ends): (u32, Nanos, &[Nanos]),
         counts: &mut Counts,
     ) {
-        for word in 0..now.present.len() {
-            let was = self.present[word];
-            let gone = was & !now.present[word];
-            let accessed = now.present[word] & now.accessed[word];
-            // A new page counts as accessed, and an unknown page must not count as idle.
-            let restarted = now.present[word] & (now.unknown[word] | !was);
-            for page in bits(gone) {
-                self.end(word * 64 + page, (start, End::Gone), ends, counts);
+        let was = self.present;
+        let accessed = and(&now.present, &now.accessed);
+        // A new page counts as accessed, and an unknown page must not count as idle.
+        let new = and_not(&now.present, &was);
+        let restarted = or(&new, &and(&now.present, &now.unknown));
+        let ended = [
+            (and_not(&was, &now.present), End::Gone),
+            (and_not(&and(&accessed, &was), &restarted), End::Access),
+            (and(&restarted, &was), End::Open),
+        ];
+        for (pages, how) in ended {
+            for page in each(&pages) {
+                self.end(page, (start, how), ends, counts);
             }
-            for page in bits(accessed & was & !restarted) {
-                self.end(word * 64 + page, (start, End::Access), ends, counts);
-            }
-            for page in bits(restarted & was) {
-                self.end(word * 64 + page, (start, End::Open), ends, counts);
-            }
-            for page in bits(accessed | restarted) {
-                self.last[word * 64 + page] = number;
-            }
-            self.present[word] = now.present[word];
         }
+        for page in each(&or(&accessed, &restarted)) {
+            self.last[page] = number;
+        }
+        self.present = now.present;
         self.seen = number;
     }
 
     fn close(&mut self, ends: &[Nanos], end: Nanos, counts: &mut Counts) {
         let present = self.present;
-        for (word, present) in present.iter().enumerate() {
-            for page in bits(*present) {
-                self.end(word * 64 + page, (end, End::Open), ends, counts);
-            }
+        for page in each(&present) {
+            self.end(page, (end, End::Open), ends, counts);
         }
     }
 
@@ -465,14 +462,6 @@ impl Block {
             *returned = Returned::default();
         }
     }
-}
-
-fn bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let at = (word != 0).then(|| word.trailing_zeros() as usize)?;
-        word &= word - 1;
-        Some(at)
-    })
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ struct Node {
 #[derive(Clone, Debug)]
 struct Counter {
     first: u64,
-    last: u64,
+    grown: u64,
     series: Series,
 }
 
@@ -138,12 +138,11 @@ impl Tiers {
             }
             let counter = self.counters.entry(name.clone()).or_insert(Counter {
                 first: pages,
-                last: pages,
+                grown: 0,
                 series: Series::default(),
             });
-            counter.last = pages;
-            let grown = pages.saturating_sub(counter.first);
-            counter.series.push(time, Nanos(1), grown);
+            counter.grown = pages.saturating_sub(counter.first);
+            counter.series.push(time, Nanos(1), counter.grown);
         }
     }
 }
@@ -166,10 +165,9 @@ impl Accumulate for Tiers {
 
     fn finish(self) -> Option<TiersReport> {
         let grown = |(name, counter): (String, Counter)| {
-            let pages = counter.last.saturating_sub(counter.first);
-            (pages > 0).then(|| CounterCourse {
+            (counter.grown > 0).then(|| CounterCourse {
                 name: isotherm_record::printable(&name).into_owned(),
-                pages,
+                pages: counter.grown,
                 points: counter.series.points(),
             })
         };

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Accumulate;
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
-use super::series::{Percentile, Point, Series, WeightedValues};
+use super::series::{Percentile, Point, Series, TimeMean, WeightedValues};
 use super::working_set::{Round, Rounds, Use};
 use isotherm_record::item::{Header, Item};
 
@@ -94,11 +94,10 @@ pub struct Wss {
 #[derive(Debug, Default)]
 struct Track {
     snapshots: u64,
-    weight: f64,
-    unknown: f64,
-    monitored: f64,
-    resident: f64,
-    swapped: f64,
+    unknown: TimeMean,
+    monitored: TimeMean,
+    resident: TimeMean,
+    swapped: TimeMean,
     is_inexact: bool,
     rss: Series,
     distribution: WeightedValues,
@@ -182,29 +181,27 @@ impl Accumulate for Wss {
 
 impl Track {
     fn push(&mut self, start: Nanos, length: Nanos, used: Use) {
-        let weight = length.0.max(1) as f64;
         self.snapshots += 1;
-        self.weight += weight;
         let totals = used.totals;
-        self.unknown += weight * totals.unknown as f64;
-        self.monitored += weight * totals.addresses as f64;
-        self.resident += weight * totals.resident as f64;
-        self.swapped += weight * totals.swapped as f64;
+        self.unknown.push(length, totals.unknown);
+        self.monitored.push(length, totals.addresses);
+        self.resident.push(length, totals.resident);
+        self.swapped.push(length, totals.swapped);
         self.is_inexact |= !totals.is_exact;
+        let weight = length.0.max(1) as f64;
         self.distribution.push(used.working_set, weight);
         self.series.push(start, length, used.working_set);
     }
 
     fn finish(&self, target: TargetInfo, percentiles: &[f64]) -> WorkingSet {
-        let mean = |sum: f64| (sum / self.weight).round() as u64;
         WorkingSet {
             target,
             snapshots: self.snapshots,
             mean_bytes: self.series.summary().map_or(0, |(_, mean, _)| mean),
-            unknown_mean_bytes: mean(self.unknown),
-            monitored_mean_bytes: mean(self.monitored),
-            resident_mean_bytes: (!self.is_inexact).then(|| mean(self.resident)),
-            swapped_mean_bytes: (!self.is_inexact).then(|| mean(self.swapped)),
+            unknown_mean_bytes: self.unknown.mean(),
+            monitored_mean_bytes: self.monitored.mean(),
+            resident_mean_bytes: (!self.is_inexact).then(|| self.resident.mean()),
+            swapped_mean_bytes: (!self.is_inexact).then(|| self.swapped.mean()),
             rss_mean_bytes: self.rss.summary().map(|(_, mean, _)| mean),
             percentiles: self.distribution.percentiles(percentiles),
             resolution_bytes: self.distribution.resolution(),

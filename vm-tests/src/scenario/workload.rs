@@ -96,8 +96,8 @@ pub(super) fn truth(output: &VmOutput, file: &str) -> Result<Vec<Episode>> {
 pub(super) fn items(output: &VmOutput, name: &str) -> Result<Vec<Item>> {
     let file = format!("{name}.isotherm");
     let wrong = |e: &dyn std::fmt::Display| VmError::Wrong(format!("{file}: {e}"));
-    let mut reader = Reader::open(output.bytes(&file)?).map_err(|e| wrong(&e))?;
-    reader.turn_pages_into_regions();
+    let reader = Reader::open(output.bytes(&file)?).map_err(|e| wrong(&e))?;
+    let mut reader = reader.replay_pages();
     let items = reader.by_ref().collect::<Result<_, _>>();
     let items = items.map_err(|e| wrong(&e))?;
     match reader.truncated() {

@@ -102,7 +102,7 @@ fn key(operation: &Operation) -> Key {
 impl Applied {
     /// Appends the part of `operation` that it does not contain.
     fn add_fresh(&self, operation: &Operation, fresh: &mut Vec<Operation>) {
-        for range in gaps(operation.range, &self.ranges) {
+        for range in operation.range.without(&self.ranges) {
             let mut part = operation.part(range);
             let mut known = 0;
             for (block, taken) in blocks_in(&self.pages, range) {
@@ -210,19 +210,6 @@ fn blocks_in(
     range: AddressRange,
 ) -> impl Iterator<Item = (&u64, &Bitmap)> {
     pages.range(block_of(range.start)..range.end)
-}
-
-/// Returns the parts of `range` that no range of `taken`, in address order, covers.
-fn gaps(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
-    let mut gaps = Vec::new();
-    let mut start = range.start;
-    let first = taken.partition_point(|t| t.end <= range.start);
-    for taken in taken[first..].iter().take_while(|t| t.start < range.end) {
-        gaps.extend(AddressRange::checked(start, taken.start));
-        start = start.max(taken.end);
-    }
-    gaps.extend(AddressRange::checked(start, range.end));
-    gaps
 }
 
 #[cfg(test)]
@@ -346,14 +333,5 @@ mod tests {
         assert_eq!(bytes(&dry.fresh(&[of_pages(8..24)])), 12);
         let whole = dry.fresh(&[operation(0, Action::Pageout, (0, 512))]);
         assert_eq!(bytes(&whole), 256 - 10);
-    }
-
-    #[test]
-    fn gaps_are_what_is_left() {
-        let taken = [range(2, 4), range(6, 8)];
-        let wanted = [range(0, 2), range(4, 6), range(8, 10)];
-        assert_eq!(gaps(range(0, 10), &taken), wanted);
-        assert_eq!(gaps(range(3, 7), &taken), [range(4, 6)]);
-        assert_eq!(gaps(range(2, 4), &taken), []);
     }
 }

@@ -79,12 +79,8 @@ mod tests {
     use super::*;
 
     fn snapshot(second: u64, regions: &[(u64, u64, f32)]) -> Snapshot {
-        let regions = regions.iter().map(|(start, end, count)| RegionSnapshot {
-            range: AddressRange::new(*start, *end),
-            nr_accesses: Some(*count),
-            age: 0,
-            age_ns: Nanos(0),
-            memory: None,
+        let regions = regions.iter().map(|(start, end, count)| {
+            RegionSnapshot::new(AddressRange::new(*start, *end), Some(*count))
         });
         Snapshot {
             start: Nanos::from_millis(second * 1000),

@@ -42,7 +42,7 @@ pub fn export_json<R: Read, W: Write>(
         let snapshot = match item? {
             Item::Snapshot(snapshot) => snapshot,
             other => {
-                conversion.left_out.add(kind(&other), 1);
+                conversion.left_out.add(other.plural(), 1);
                 continue;
             }
         };
@@ -83,24 +83,6 @@ impl List {
             aggregation: if near { usual } else { lasted },
             pieces: Vec::new(),
         }
-    }
-}
-
-fn kind(item: &Item) -> &'static str {
-    match item {
-        Item::Snapshot(_) | Item::Pages(_) | Item::Blocks(_) => "snapshots",
-        Item::Mappings(_) => "mapping changes",
-        Item::TargetStart(_) | Item::TargetExit(_) => "starts and ends of targets",
-        Item::Usage(_) => "samples of memory use",
-        Item::Cost(_) => "samples of monitoring cost",
-        Item::Action(_) => "actions",
-        Item::Guard(_) => "states of the guard",
-        Item::Fragmentation(_) | Item::Compaction(_) => "samples of fragmentation",
-        Item::Machine(_) => "samples of the machine's memory",
-        Item::Calibration(_) => "costs of acting",
-        Item::Stacks(_) | Item::Symbols(_) => "stacks of page faults",
-        Item::HugePages(_) => "contents of huge pages",
-        Item::Note { .. } => "notes",
     }
 }
 

@@ -331,8 +331,6 @@ fn region_of(
     let count = age.and_then(|age| age.aggr_intervals).map(|n| n.0);
     let time = age.and_then(|age| age.usec).map(|us| us.0);
     Ok(Some(RegionSnapshot {
-        range,
-        nr_accesses: nr_accesses.map(|n| n as f32),
         age: match (count, time) {
             (Some(count), _) => count as u32,
             (None, Some(time)) => u32::try_from(time / interval.0.max(1)).unwrap_or(u32::MAX),
@@ -343,7 +341,7 @@ fn region_of(
             (None, Some(count)) => Nanos((count as u64).saturating_mul(interval.0)),
             (None, None) => Nanos(0),
         },
-        memory: None,
+        ..RegionSnapshot::new(range, nr_accesses.map(|n| n as f32))
     }))
 }
 

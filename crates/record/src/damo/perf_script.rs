@@ -160,13 +160,11 @@ impl Event {
         } else {
             let count = u32::try_from(nr_accesses).map_err(|_| "an impossible access count")?;
             let age = numbers.get(1).copied().unwrap_or(0);
+            let range = AddressRange::checked(start, end);
+            let range = range.ok_or("a region that ends before it starts")?;
             Some(RegionSnapshot {
-                range: AddressRange::checked(start, end)
-                    .ok_or("a region that ends before it starts")?,
-                nr_accesses: Some(count as f32),
                 age: u32::try_from(age).map_err(|_| "an impossible age")?,
-                age_ns: Nanos(0),
-                memory: None,
+                ..RegionSnapshot::new(range, Some(count as f32))
             })
         };
         Ok(Self {

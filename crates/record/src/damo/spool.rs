@@ -139,12 +139,11 @@ fn decode(file: &mut impl Read) -> io::Result<(Snapshot, u64)> {
         let mut is_known = [0];
         file.read_exact(&mut is_known)?;
         let accesses = f32::from_bits(number(file)?);
+        let accesses = (is_known == [1]).then_some(accesses);
         regions.push(RegionSnapshot {
-            range: AddressRange::new(start, end),
-            nr_accesses: (is_known == [1]).then_some(accesses),
             age: number(file)?,
             age_ns: Nanos(wide(file)?),
-            memory: None,
+            ..RegionSnapshot::new(AddressRange::new(start, end), accesses)
         });
     }
     let snapshot = Snapshot {

@@ -9,6 +9,7 @@ use super::{Source, export_json, import};
 use crate::convert::{Conversion, ConvertError, Format};
 use crate::item::{Header, Item};
 use crate::reader::Reader;
+use crate::tests::hostile::{damage, damaged};
 use crate::tests::{every_item, header, snapshot, write};
 
 struct Read {
@@ -389,14 +390,10 @@ proptest! {
     }
 
     #[test]
-    fn damaged_files_never_panic(damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..6)) {
+    fn damaged_files_never_panic(damage in damage()) {
         let (json, _) = exported(&without_blocks());
         for (text, trace) in [(json.as_str(), false), (TRACE, true)] {
-            let mut bytes = text.as_bytes().to_vec();
-            for (at, byte) in &damage {
-                let length = bytes.len();
-                bytes[at % length] = *byte;
-            }
+            let bytes = damaged(text.into(), &damage);
             let _ = take(if trace { Source::PerfScript(&bytes) } else { Source::Json(&bytes) });
         }
     }

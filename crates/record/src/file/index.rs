@@ -109,12 +109,9 @@ mod tests {
     use crate::{Header, Item, Reader, TargetStart};
 
     fn snapshot(second: u64) -> Item {
-        let region = |page: u64| RegionSnapshot {
-            range: AddressRange::new(page << 12, (page + 1) << 12),
-            nr_accesses: Some(second as f32),
-            age: 1,
-            age_ns: Nanos(1),
-            memory: None,
+        let region = |page: u64| {
+            let range = AddressRange::new(page << 12, (page + 1) << 12);
+            RegionSnapshot::new(range, Some(second as f32))
         };
         Item::Snapshot(Snapshot {
             target: TargetId(0),

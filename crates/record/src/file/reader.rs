@@ -188,8 +188,7 @@ impl<R: Read> Reader<R> {
         self
     }
 
-    /// Does the same as [`Reader::replay_pages`] by reference.
-    pub fn turn_pages_into_regions(&mut self) {
+    pub(crate) fn turn_pages_into_regions(&mut self) {
         self.page_ages.get_or_insert_default();
     }
 

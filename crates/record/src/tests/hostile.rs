@@ -188,11 +188,11 @@ fn items_that_types_allow_and_sense_does_not_are_errors() {
     refused(&unchecked(&negative), "does not parse");
 }
 
-fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
+pub(crate) fn damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
     proptest::collection::vec((any::<usize>(), any::<u8>()), 1..8)
 }
 
-fn damaged(mut bytes: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {
+pub(crate) fn damaged(mut bytes: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {
     for (at, byte) in damage {
         let length = bytes.len();
         bytes[at % length] = *byte;

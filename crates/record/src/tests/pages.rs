@@ -1,5 +1,6 @@
 //! Records of page scans, and their replay.
 
+use isotherm_engine::monitor::bits::put;
 use isotherm_engine::{BLOCK_SIZE, Nanos, Snapshot, TargetId};
 
 use super::{header, read, write};
@@ -25,11 +26,9 @@ pub(crate) fn scan(second: u64, picture: &str) -> Item {
         let last = pages.chars().last().expect("a word");
         let pages = pages.chars().chain(std::iter::repeat(last));
         for (page, kind) in pages.take(512).enumerate() {
-            let set =
-                |bits: &mut [u64; 8], on: bool| bits[page / 64] |= u64::from(on) << (page % 64);
-            set(&mut block.present, kind != '.');
-            set(&mut block.accessed, kind == 'A');
-            set(&mut block.unknown, kind == '?');
+            put(&mut block.present, page, kind != '.');
+            put(&mut block.accessed, page, kind == 'A');
+            put(&mut block.unknown, page, kind == '?');
         }
         block
     });

@@ -115,7 +115,7 @@ pub(super) fn measure_name(measure: Measure) -> &'static str {
 }
 
 /// Returns the name of a function in one line.
-pub(super) fn named(name: &str) -> Cow<'_, str> {
+pub(crate) fn named(name: &str) -> Cow<'_, str> {
     if name.is_empty() {
         NO_NAME.into()
     } else if name.contains(char::is_control) {

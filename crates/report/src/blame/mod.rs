@@ -43,6 +43,7 @@ use waste::HugePages;
 
 pub use by::{Blamed, By};
 pub use diff::{BlameDiffReport, BlameTotals, BlamedDiff, StackDiff, folded_diff};
+pub(crate) use export::named;
 pub use export::{folded, speedscope};
 pub use flame::{FlameNode, PlacedNode};
 pub use pprof::pprof;

@@ -13,15 +13,34 @@ const FIRST_WIDTH: Nanos = Nanos::from_millis(1);
 /// The largest number of different values in [`WeightedValues`].
 const MAX_VALUES: usize = 1 << 15;
 
+/// The mean of a quantity over time, and its extremes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bin {
+pub(crate) struct TimeMean {
     weight: f64,
     sum: f64,
     min: u64,
     max: u64,
 }
 
-impl Bin {
+impl TimeMean {
+    fn of(length: Nanos, value: u64) -> Self {
+        let weight = length.0.max(1) as f64;
+        Self {
+            weight,
+            sum: weight * value as f64,
+            min: value,
+            max: value,
+        }
+    }
+
+    pub(crate) fn push(&mut self, length: Nanos, value: u64) {
+        self.merge(Self::of(length, value));
+    }
+
+    pub(crate) fn mean(&self) -> u64 {
+        (self.sum / self.weight).round() as u64
+    }
+
     fn merge(&mut self, other: Self) {
         if self.weight == 0.0 {
             *self = other;
@@ -39,8 +58,8 @@ impl Bin {
 pub struct Series {
     width: Nanos,
     /// Bins by number; empty bins are absent, like most bins of a short-lived target.
-    bins: BTreeMap<u64, Bin>,
-    total: Bin,
+    bins: BTreeMap<u64, TimeMean>,
+    total: TimeMean,
 }
 
 impl Default for Series {
@@ -48,7 +67,7 @@ impl Default for Series {
         Self {
             width: FIRST_WIDTH,
             bins: BTreeMap::new(),
-            total: Bin::default(),
+            total: TimeMean::default(),
         }
     }
 }
@@ -59,13 +78,7 @@ impl Series {
         while time.0 / self.width.0 >= MAX_BINS as u64 {
             self.double();
         }
-        let weight = weight.0.max(1) as f64;
-        let bin = Bin {
-            weight,
-            sum: weight * value as f64,
-            min: value,
-            max: value,
-        };
+        let bin = TimeMean::of(weight, value);
         let index = time.0 / self.width.0;
         self.bins.entry(index).or_default().merge(bin);
         self.total.merge(bin);
@@ -78,7 +91,7 @@ impl Series {
 
     /// Returns the lowest, the mean (over time) and the highest value, if there is any.
     pub fn summary(&self) -> Option<(u64, u64, u64)> {
-        (!self.is_empty()).then(|| (self.total.min, mean(&self.total), self.total.max))
+        (!self.is_empty()).then(|| (self.total.min, self.total.mean(), self.total.max))
     }
 
     /// Returns the steps with values, in order.
@@ -87,7 +100,7 @@ impl Series {
         bins.map(|(index, bin)| Point {
             time_ns: Nanos(index * self.width.0),
             min: bin.min,
-            mean: mean(bin),
+            mean: bin.mean(),
             max: bin.max,
         })
         .collect()
@@ -95,16 +108,12 @@ impl Series {
 
     fn double(&mut self) {
         self.width = Nanos(self.width.0 * 2);
-        let mut halves: BTreeMap<u64, Bin> = BTreeMap::new();
+        let mut halves: BTreeMap<u64, TimeMean> = BTreeMap::new();
         for (index, bin) in &self.bins {
             halves.entry(index / 2).or_default().merge(*bin);
         }
         self.bins = halves;
     }
-}
-
-fn mean(bin: &Bin) -> u64 {
-    (bin.sum / bin.weight).round() as u64
 }
 
 /// A percentile of a distribution.

@@ -216,22 +216,10 @@ pub(super) fn covered(columns: &[Column], wanted: fn(&Piece) -> bool) -> Vec<Add
         }
         // Most columns cover the same addresses as the one before.
         if runs.len() > 1 << 16 {
-            unite(&mut runs);
+            runs = AddressRange::union(runs);
         }
     }
-    unite(&mut runs);
-    runs
-}
-
-fn unite(runs: &mut Vec<AddressRange>) {
-    runs.sort_unstable();
-    runs.dedup_by(|next, run| {
-        let touches = next.start <= run.end;
-        if touches {
-            run.end = run.end.max(next.end);
-        }
-        touches
-    });
+    AddressRange::union(runs)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use isotherm_engine::monitor::bits;
 use isotherm_policy::Unreclaimable;
 use isotherm_record::item::{Mapping, MappingChange};
 
@@ -30,9 +31,9 @@ fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> 
         let mask = |letters: &str| {
             let pages = picture.chars().enumerate();
             let set = pages.filter(|(_, letter)| letters.contains(*letter));
-            let mut bits = [0; 8];
-            set.for_each(|(page, _)| bits[page / 64] |= 1 << (page % 64));
-            bits
+            let mut pages = NONE;
+            set.for_each(|(page, _)| bits::set(&mut pages, page));
+            pages
         };
         let blocks = vec![PageBlock {
             block: 0x20_0000,

@@ -246,10 +246,8 @@ impl MachineReport {
 
     fn node_table(&self, style: &Style) -> Table {
         let rows = self.nodes.iter().map(|node| {
-            let mut all = AgeBytes::default();
-            for ages in node.classes.iter().filter_map(|class| class.ages.as_ref()) {
-                all.add(ages);
-            }
+            let ages = node.classes.iter().filter_map(|class| class.ages.as_ref());
+            let all: AgeBytes = ages.sum();
             let (total, used) = (style.bytes(node.total_bytes), style.bytes(node.used_bytes));
             (vec![node.node.to_string(), total, used], Some(all))
         });

@@ -46,12 +46,11 @@ fn region(text: &str) -> RegionSnapshot {
     let (accesses, age) = facts.split_once('@').unwrap_or((facts, "0"));
     let page = |text: &str| text.parse::<u64>().expect("a page") * PAGE_SIZE;
     let seconds: u64 = age.parse().expect("an age");
+    let accesses = (accesses != "?").then(|| accesses.parse().expect("a count"));
     RegionSnapshot {
-        range: AddressRange::new(page(start), page(end)),
-        nr_accesses: (accesses != "?").then(|| accesses.parse().expect("a count")),
         age: seconds as u32 * 10,
         age_ns: Nanos::from_millis(seconds * 1000),
-        memory: None,
+        ..RegionSnapshot::new(AddressRange::new(page(start), page(end)), accesses)
     }
 }
 
@@ -67,11 +66,8 @@ pub(crate) fn mapping(range: AddressRange, name: &str) -> Mapping {
 /// Builds a region without an access whose first `resident` bytes are memory.
 pub(crate) fn idle_region(range: AddressRange, resident: u64) -> RegionSnapshot {
     RegionSnapshot {
-        range,
-        nr_accesses: Some(0.0),
-        age: 0,
-        age_ns: Nanos(0),
         memory: Some(RegionMemory::resident(resident)),
+        ..RegionSnapshot::new(range, Some(0.0))
     }
 }
 

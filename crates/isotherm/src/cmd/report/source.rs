@@ -71,8 +71,7 @@ impl Source {
         if self.reader.is_page_record() {
             document = document.with_curves(self.header(), scope);
         } else {
-            self.reader.turn_pages_into_regions();
-            self.reader = self.reader.with_index();
+            self.reader = self.reader.replay_pages().with_index();
         }
         let extent = self.each(scope, |item| {
             document.push(item);
@@ -175,8 +174,7 @@ impl Parts {
         let input = fs::File::open(&self.file).with_context(cannot)?;
         // The writer may have torn the file since.
         let reader = Reader::open(Skipping::new(input, skipped)).with_context(cannot)?;
-        let mut reader = reader.salvage();
-        reader.turn_pages_into_regions();
+        let reader = reader.salvage().replay_pages();
         let Some(mut detail) = Detail::new(reader.header(), &self.axes, place, (from, to)) else {
             return Ok(None);
         };

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use isotherm_engine::units;
 
-use crate::blame::{FlameNode, PlacedNode};
+use crate::blame::{FlameNode, PlacedNode, named};
 use crate::render::page::escape;
 use isotherm_render::plot::{CHARACTER, WIDTH, open};
 
@@ -70,7 +70,7 @@ impl Flame<'_> {
         whole.draw(total, &mut svg);
         let classes = classes(&placed);
         for PlacedNode { node, left, depth } in &placed {
-            let name = one_line(&node.name);
+            let name = named(&node.name);
             let shape = Shape {
                 class: &classes[&node.library],
                 name: &name,
@@ -177,7 +177,7 @@ fn style() -> String {
 }
 
 fn tip(node: &FlameNode, name: &str, total: u64) -> String {
-    let library = node.library.as_deref().map(one_line);
+    let library = node.library.as_deref().map(named);
     let library = library.as_deref().unwrap_or("code of no file");
     let likely = match node.likely_bytes {
         0 => String::new(),
@@ -189,15 +189,6 @@ fn tip(node: &FlameNode, name: &str, total: u64) -> String {
 fn amount(bytes: u64, total: u64) -> String {
     let share = units::format_share(bytes as f64 / total as f64);
     format!("{}, {share} of all", units::format_bytes(bytes))
-}
-
-fn one_line(name: &str) -> String {
-    let name = name.replace(char::is_control, " ");
-    if name.is_empty() {
-        "[no name]".to_owned()
-    } else {
-        name
-    }
 }
 
 fn shortened(name: &str, room: usize) -> String {
