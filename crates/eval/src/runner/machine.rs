@@ -49,7 +49,7 @@ impl Machine {
                 machine.set_up_zram(bytes)?;
             } else {
                 ensure!(
-                    is_all_zram(),
+                    swap::is_in_memory(),
                     "there is swap on disk, which runs would use besides the experiment's zram; take \
                      it away first (`swapoff -a`), or leave `zram` out of the experiment"
                 );
@@ -151,12 +151,6 @@ impl Drop for Machine {
         // An orderly end has reported errors already; the note stays for the next evaluation.
         let _ = self.restore();
     }
-}
-
-fn is_all_zram() -> bool {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let mut devices = swaps.lines().skip(1);
-    devices.all(|line| line.starts_with("/dev/zram"))
 }
 
 fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
