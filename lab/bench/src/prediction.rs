@@ -167,16 +167,12 @@ fn programs(context: &BenchContext) -> Vec<Which> {
     let is_wanted = |name: &str| {
         options.programs.is_empty() || options.programs.iter().any(|p| p == name || p == "all")
     };
-    let drawn: Vec<u64> = if options.case.is_empty() {
-        (0..options.cases.unwrap_or(DRAWN)).collect()
-    } else {
-        options.case.clone()
-    };
     let real = PROGRAMS
         .into_iter()
         .filter(|program| is_wanted(program.name));
     let real = real.map(|program| Which::Real(program.name));
-    real.chain(drawn.into_iter().map(Which::Drawn)).collect()
+    let drawn = options.numbers(DRAWN).into_iter();
+    real.chain(drawn.map(Which::Drawn)).collect()
 }
 
 /// The live runs: acted on with or without the guard, or not at all.

@@ -46,7 +46,7 @@ pub(super) struct Options {
     pub(super) cases: Option<u64>,
     /// truth: only these of the programs, by number
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    pub(super) case: Vec<u64>,
+    case: Vec<u64>,
     /// truth: budgets of the default monitor
     #[arg(
         long,
@@ -64,6 +64,17 @@ pub(super) struct Options {
     /// truth: replay this record of `record --pages` in the simulated machine; without --cases nothing else
     #[arg(long, value_name = "RECORD")]
     replay: Option<PathBuf>,
+}
+
+impl Options {
+    /// Returns the numbers of the drawn programs: `usual` programs, unless an option says which or how many.
+    pub(super) fn numbers(&self, usual: u64) -> Vec<u64> {
+        if self.case.is_empty() {
+            (0..self.cases.unwrap_or(usual)).collect()
+        } else {
+            self.case.clone()
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -150,15 +161,10 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
 
 fn family(context: &BenchContext, modes: &[Mode]) -> Result<Vec<Watched>> {
     let options = &context.truth;
-    let numbers: Vec<u64> = if options.case.is_empty() {
-        (0..options.cases.unwrap_or(12)).collect()
-    } else {
-        options.case.clone()
-    };
     let mut watched = Vec::new();
     println!("{}", score::LEGEND);
     println!("{}", score::head());
-    for number in numbers {
+    for number in options.numbers(12) {
         let one = watch_case(context, options.seed, number, modes)
             .with_context(|| format!("case {number} of seed {}", options.seed))?;
         for line in score::lines(&one) {

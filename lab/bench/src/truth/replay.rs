@@ -67,7 +67,6 @@ pub(super) fn run(
 /// Simulates; returns also the lag of the process behind the trace.
 fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> Result<(Recorded, Lag)> {
     let output = context.scratch("simulated.isotherm");
-    let report = context.scratch("simulated.json");
     let _ = std::fs::remove_file(&output);
     let mut command = Command::new(&context.isotherm);
     command
@@ -75,10 +74,8 @@ fn simulate(context: &BenchContext, trace: &Path, mode: &Mode) -> Result<(Record
         .arg(trace)
         .arg("-o")
         .arg(&output)
-        .args(&mode.flags)
-        .stdout(File::create(&report).context("cannot write to the temporary folder")?);
-    Guarded::spawn(context, &mut command)?.finish(context, LIMIT)?;
-    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report)?)?;
+        .args(&mode.flags);
+    let report = Guarded::json(context, &mut command, LIMIT)?;
     let lost = report["processes"][0]["lost_seconds"]
         .as_object()
         .context("the simulation does not say what the process lost")?;
