@@ -11,7 +11,7 @@ use crate::journal::RunMachine;
 use crate::{Experiment, RunConfiguration};
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::meminfo::Meminfo;
-use isotherm_linux::{host, state, swap};
+use isotherm_linux::{host, process, state, swap};
 
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 const NOTE: &str = "/run/isotherm/eval";
@@ -174,9 +174,8 @@ fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
         return Ok(());
     };
     let find = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
-    if let Some(pid) = find("pid ")
-        && fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|comm| comm.trim() == "isotherm")
+    if let Some(pid) = find("pid ").and_then(|pid| pid.parse::<u32>().ok())
+        && process::has_name(pid, "isotherm")
     {
         bail!(
             "another evaluation is running (process {pid}); two at once would disturb each other"
