@@ -4,16 +4,17 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::cache::memmap::Memmap;
 use crate::delays::Delays;
 use crate::node;
+use crate::privileges;
 use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError};
 use crate::process::Process;
 use crate::refault_cost::refault_cost_now;
-use crate::text::value;
 
 mod ability;
 
@@ -247,14 +248,13 @@ fn maps_every_user(map: &str) -> bool {
 }
 
 fn capabilities() -> Check {
-    const SYS_ADMIN: u32 = 21;
     // CAP_DAC_READ_SEARCH opens /proc/kpageflags; its own check reports its lack.
-    const NEEDED: [(&str, u32); 5] = [
-        ("CAP_SYS_PTRACE", 19),
-        ("CAP_SYS_ADMIN", SYS_ADMIN),
-        ("CAP_SYS_NICE", 23),
-        ("CAP_PERFMON", 38),
-        ("CAP_BPF", 39),
+    const NEEDED: [(&str, CapabilitySet); 5] = [
+        ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
+        ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
+        ("CAP_SYS_NICE", CapabilitySet::SYS_NICE),
+        ("CAP_PERFMON", CapabilitySet::PERFMON),
+        ("CAP_BPF", CapabilitySet::BPF),
     ];
     if is_in_user_namespace() {
         return missing(
@@ -263,19 +263,13 @@ fn capabilities() -> Check {
             "root of the machine: run it outside of `unshare --user` and of rootless containers",
         );
     }
-    let status = read("/proc/self/status").unwrap_or_default();
-    let effective = value(&status, "CapEff:");
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex, 16).ok());
-    let effective = effective.unwrap_or(0);
-    let lacking: Vec<&str> = NEEDED
-        .iter()
-        // CAP_SYS_ADMIN includes the two that were once a part of it, which have the highest numbers.
-        .filter(|(_, bit)| {
-            let has = |bit: u32| effective >> bit & 1 == 1;
-            !(has(*bit) || *bit >= 38 && has(SYS_ADMIN))
-        })
-        .map(|(name, _)| *name)
-        .collect();
+    let mut effective = privileges::effective();
+    if effective.contains(CapabilitySet::SYS_ADMIN) {
+        // It includes the two that were once a part of it.
+        effective |= CapabilitySet::PERFMON | CapabilitySet::BPF;
+    }
+    let lacking = NEEDED.iter().filter(|(_, one)| !effective.contains(*one));
+    let lacking: Vec<&str> = lacking.map(|(name, _)| *name).collect();
     if lacking.is_empty() {
         return ok(
             CAPABILITIES,

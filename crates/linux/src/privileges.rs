@@ -74,7 +74,12 @@ fn keep(kept: CapabilitySet) -> Result<(), PrivilegeError> {
 
 /// Whether this thread may set up swap and remove it.
 pub(crate) fn may_swap() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+    effective().contains(CapabilitySet::SYS_ADMIN)
+}
+
+/// Returns the capabilities of this thread; none if they cannot be read.
+pub(crate) fn effective() -> CapabilitySet {
+    capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
 }
 
 fn needed(work: Work) -> CapabilitySet {

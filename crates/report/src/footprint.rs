@@ -84,7 +84,10 @@ impl Footprint {
         for (bytes, series) in [(&usage.rss, &mut self.rss), (&usage.swap, &mut self.swap)] {
             let of_targets = bytes.iter();
             let admitted = of_targets.filter(|(id, _)| self.context.admits_target(TargetId(**id)));
-            if let Some(sum) = admitted.map(|(_, bytes)| *bytes).reduce(|a, b| a + b) {
+            if let Some(sum) = admitted
+                .map(|(_, bytes)| *bytes)
+                .reduce(u64::saturating_add)
+            {
                 series.push(offset, one, sum);
             }
         }

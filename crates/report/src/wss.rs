@@ -138,13 +138,13 @@ impl Accumulate for Wss {
             }
             Item::Usage(usage) if self.context.admits_time(usage.time) => {
                 let offset = self.context.offset(usage.time);
-                let mut sum = None;
+                let mut sum: Option<u64> = None;
                 for (&target, &rss) in &usage.rss {
                     let target = TargetId(target);
                     if self.context.admits_target(target) {
                         let track = self.targets.entry(target).or_default();
                         track.rss.push(offset, Nanos(1), rss);
-                        *sum.get_or_insert(0) += rss;
+                        sum = Some(sum.unwrap_or(0).saturating_add(rss));
                     }
                 }
                 if let Some(sum) = sum {

@@ -1,8 +1,9 @@
 //! Words that reports of sessions and of simulations share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use isotherm_config::SessionSpec;
+use isotherm_engine::units::format_bytes;
 use isotherm_policy::Refusal;
 #[cfg(feature = "live")]
 use isotherm_policy::guard::Limit;
@@ -17,8 +18,16 @@ pub(crate) fn limit_words(limit: Limit) -> &'static str {
     }
 }
 
+/// Returns refused bytes with their reasons, separated by commas.
+pub(crate) fn refused_words(refused: &BTreeMap<Refusal, u64>) -> String {
+    let parts = refused.iter();
+    let parts =
+        parts.map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 /// Returns a reason as the end of a sentence.
-pub(crate) fn refusal_words(why: Refusal) -> &'static str {
+fn refusal_words(why: Refusal) -> &'static str {
     match why {
         Refusal::NoSwap => "for want of swap",
         Refusal::SwapFull => "as swap is full",

@@ -22,7 +22,8 @@ use crate::kcompactd::Round;
 use crate::machine::{ProbeState, SimMachine, SimProbe, SimProcess, SimProcessSpec, Use};
 use acting::Acting;
 use targets::Targets;
-use world::Followed;
+
+pub use world::Followed;
 
 /// Interval at which memory use is reported and the guards observe the machine.
 const PERIOD: Nanos = Nanos::from_millis(1_000);

@@ -49,10 +49,14 @@ pub(super) fn line(machine: &Value) -> String {
 }
 
 pub(super) fn meminfo(name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
+    Some(number("/proc/meminfo", name)? << 10)
+}
+
+/// Returns the number after `name` in a file of `/proc`.
+pub(super) fn number(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// Returns the output of a command, or the reason why there is none.

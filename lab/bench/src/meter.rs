@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::child::process_cpu;
+use super::machine::number;
 
 const EVERY: Duration = Duration::from_millis(100);
 /// Length of the window of one rate, in seconds.
@@ -50,8 +51,11 @@ impl Meter {
     /// Returns the present value of a meter without a log.
     fn read(&self) -> Option<f64> {
         match self {
-            Self::BytesRead(pid) => number(&format!("/proc/{pid}/io"), "rchar:"),
-            Self::Waits(pid) => number(&format!("/proc/{pid}/status"), "voluntary_ctxt_switches:"),
+            Self::BytesRead(pid) => Some(number(&format!("/proc/{pid}/io"), "rchar:")? as f64),
+            Self::Waits(pid) => {
+                let status = format!("/proc/{pid}/status");
+                Some(number(&status, "voluntary_ctxt_switches:")? as f64)
+            }
             Self::Said(path) => {
                 let mut file = File::open(path).ok()?;
                 let end = file.seek(SeekFrom::End(0)).ok()?;
@@ -115,12 +119,6 @@ fn accesses(line: &str) -> Option<Point> {
         progress: operations.as_f64()?,
         cpu_s: f64::NAN,
     })
-}
-
-fn number(path: &str, name: &str) -> Option<f64> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().parse().ok()
 }
 
 /// Returns the seconds since 1970.

@@ -11,7 +11,7 @@ use crate::journal::RunMachine;
 use crate::{Experiment, RunConfiguration};
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::meminfo::Meminfo;
-use isotherm_linux::{host, state, swap};
+use isotherm_linux::{host, process, state, swap};
 
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 const NOTE: &str = "/run/isotherm/eval";
@@ -49,7 +49,7 @@ impl Machine {
                 machine.set_up_zram(bytes)?;
             } else {
                 ensure!(
-                    is_all_zram(),
+                    swap::is_in_memory(),
                     "there is swap on disk, which runs would use besides the experiment's zram; take \
                      it away first (`swapoff -a`), or leave `zram` out of the experiment"
                 );
@@ -153,12 +153,6 @@ impl Drop for Machine {
     }
 }
 
-fn is_all_zram() -> bool {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let mut devices = swaps.lines().skip(1);
-    devices.all(|line| line.starts_with("/dev/zram"))
-}
-
 fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
     match device.map(swap::take_down_zram) {
         // Another process has removed it.
@@ -180,9 +174,8 @@ fn recover(on_event: &mut dyn FnMut(RunEvent<'_>)) -> anyhow::Result<()> {
         return Ok(());
     };
     let find = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
-    if let Some(pid) = find("pid ")
-        && fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|comm| comm.trim() == "isotherm")
+    if let Some(pid) = find("pid ").and_then(|pid| pid.parse::<u32>().ok())
+        && process::has_name(pid, "isotherm")
     {
         bail!(
             "another evaluation is running (process {pid}); two at once would disturb each other"

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::cgroup::Cgroup;
 use crate::RunMeasurements;
 use isotherm_linux::meminfo::Meminfo;
-use isotherm_linux::{node, swap};
+use isotherm_linux::{node, pressure, process, swap};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time of the first sample: the middle of the first second.
@@ -25,7 +25,7 @@ pub(super) enum Root<'a> {
 impl Root<'_> {
     fn tree(&self) -> Tree {
         match self {
-            Self::Process(root) => tree_of(*root, all_stats()),
+            Self::Process(root) => tree_of(*root, process::all().filter_map(stat_of).collect()),
             Self::Cgroup(cgroup) => sum_of(cgroup.members().into_iter().filter_map(stat_of)),
         }
     }
@@ -65,7 +65,7 @@ impl<'a> Sampler<'a> {
             pool_kib: 0,
             before,
             counters: counters(),
-            pressure: pressure(),
+            pressure: pressure::memory_us(),
         }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Sampler<'a> {
         let runtime_s = self.started.elapsed().as_secs_f64();
         let after = counters();
         let grown = |name: &str| Some(after.get(name)?.saturating_sub(*self.counters.get(name)?));
-        let pressure = pressure().zip(self.pressure);
+        let pressure = pressure::memory_us().zip(self.pressure);
         (self.samples > 0).then(|| RunMeasurements {
             runtime_s,
             // The time of processes that were not waited for is lost.
@@ -141,19 +141,6 @@ fn counters() -> BTreeMap<String, u64> {
     pairs.collect()
 }
 
-/// Returns the microseconds in which some, and all, tasks waited for memory.
-fn pressure() -> Option<(u64, u64)> {
-    parse_pressure(&fs::read_to_string("/proc/pressure/memory").ok()?)
-}
-
-fn parse_pressure(text: &str) -> Option<(u64, u64)> {
-    let total = |kind: &str| -> Option<u64> {
-        let line = text.lines().find(|line| line.starts_with(kind))?;
-        line.split("total=").nth(1)?.trim().parse().ok()
-    };
-    Some((total("some ")?, total("full ")?))
-}
-
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tree {
     /// Resident pages. Shared pages count for each process that maps them, as in the `rss.avg` of *DAMON Evaluation*.
@@ -170,12 +157,6 @@ impl Tree {
         // Times in /proc are in hundredths of a second on every Linux (USER_HZ).
         self.ticks as f64 / 100.0
     }
-}
-
-fn all_stats() -> Vec<ProcessStat> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(stat_of).collect()
 }
 
 /// Reads the statistics of a process; `None` for a process that has just ended, which has no memory.
@@ -276,14 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn stat_and_pressure_are_parsed() {
+    fn stat_is_parsed() {
         let stat = "12 (a) b (c) S 3 4 5 6 7 8 9 10 11 12 300 40 11 12 20 0 1 0 5 6 777 8";
         let process = parse_stat(12, stat).expect("a line of stat");
         assert_eq!((process.parent, process.group, process.pages), (3, 4, 777));
         assert_eq!((process.minflt, process.majflt), (9 + 10, 11 + 12));
         assert_eq!(process.ticks, 300 + 40 + 11 + 12);
-        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=42\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
-        assert_eq!(parse_pressure(text), Some((42, 7)));
-        assert_eq!(parse_pressure("nonsense"), None);
     }
 }

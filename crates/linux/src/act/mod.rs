@@ -173,19 +173,6 @@ impl ProcessActuator {
         self.probe.read_blocks(target, blocks, see)
     }
 
-    /// Passes the number of resident pages of each of `blocks` to `see`; none for a target that has ended.
-    pub fn present(
-        &mut self,
-        target: TargetId,
-        blocks: &[u64],
-        mut see: impl FnMut(u64, u32),
-    ) -> Result<()> {
-        self.probe.read_blocks(target, blocks, |facts| {
-            see(facts.address, bits::count(&facts.present));
-        })?;
-        Ok(())
-    }
-
     /// Passes the use of each of `blocks` to `look`, with the unused pages of huge ones if the content shall be read.
     /// Passes none for a target that has ended.
     pub fn block_uses(

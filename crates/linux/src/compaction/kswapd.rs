@@ -16,11 +16,10 @@ use std::time::Instant;
 use isotherm_engine::Nanos;
 
 use crate::cpu::task_cpu;
+use crate::kernel_thread::KTHREADD;
 use crate::pressure::stat_fields;
 use crate::{process, text};
 
-/// Process id of kthreadd, the parent of all kernel threads.
-const KTHREADD: u32 = 2;
 /// Minimum CPU share that counts as active.
 const ACTIVE_SHARE: f64 = 0.1;
 /// Minimum time in seconds over which a share is significant.

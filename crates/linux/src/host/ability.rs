@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use isotherm_policy::Refusal;
+
 use super::{Ability, Check, CheckOutcome, kernel_release};
 use crate::node;
 use crate::privileges;
@@ -52,14 +54,11 @@ pub(super) fn abilities(checks: &[Check]) -> Vec<Ability> {
 }
 
 fn swap_lacks() -> Option<String> {
-    let facts = swap::facts();
-    if facts.total == 0 {
-        Some("there is no swap; `isotherm swap zram --size 4G` makes some in memory".into())
-    } else if facts.room() == 0 {
-        Some("swap is full but for what is kept for the system; make more".into())
-    } else {
-        None
-    }
+    let why = match swap::facts().refusal()? {
+        Refusal::NoSwap => "there is no swap; `isotherm swap zram --size 4G` makes some in memory",
+        _ => "swap is full but for what is kept for the system; make more",
+    };
+    Some(why.into())
 }
 
 fn zram_lacks() -> Option<String> {

@@ -74,10 +74,17 @@ pub fn facts() -> SwapFacts {
 }
 
 /// Whether all swap in use is compressed memory (zram), which is read at once and page by page.
-pub(crate) fn is_in_memory() -> bool {
+pub fn is_in_memory() -> bool {
+    let areas = areas();
+    !areas.is_empty() && areas.iter().all(|area| area.starts_with("/dev/zram"))
+}
+
+/// Returns the devices and files that are in use as swap.
+fn areas() -> Vec<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let mut areas = swaps.lines().skip(1).peekable();
-    areas.peek().is_some() && areas.all(|area| area.starts_with("/dev/zram"))
+    let lines = swaps.lines().skip(1);
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    names.map(str::to_owned).collect()
 }
 
 /// Returns the bytes of memory that compressed swap takes at present: the pools of all zram devices, whichever program
@@ -93,14 +100,11 @@ pub fn pool_bytes() -> u64 {
 
 /// Describes the swap in use: `zram (lz4)`, or the name of a disk.
 pub(crate) fn describe() -> String {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let areas = swaps.lines().skip(1);
-    let devices = areas.filter_map(|area| area.split_whitespace().next());
-    let names = devices.map(|device| {
-        if device.starts_with("/dev/zram") {
-            format!("zram ({})", compression_of(Path::new(device)))
+    let names = areas().into_iter().map(|area| {
+        if area.starts_with("/dev/zram") {
+            format!("zram ({})", compression_of(Path::new(&area)))
         } else {
-            device.to_owned()
+            area
         }
     });
     let mut names: Vec<String> = names.collect();

@@ -448,10 +448,7 @@ fn header_uuid(page: &[u8; PAGE_SIZE as usize]) -> Option<Uuid> {
 
 /// Whether the device is in use as swap.
 fn is_swap(device: &Path) -> bool {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    swaps
-        .lines()
-        .any(|line| line.split_whitespace().next().map(Path::new) == Some(device))
+    super::areas().iter().any(|area| Path::new(area) == device)
 }
 
 fn swap_on(device: &Path) -> io::Result<()> {

@@ -4,8 +4,8 @@ use std::fs;
 
 use crate::pressure::stat_fields;
 
-/// The first kernel thread, which starts the others.
-const KTHREADD: u32 = 2;
+/// Process id of the first kernel thread, the parent of the others.
+pub(crate) const KTHREADD: u32 = 2;
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 

@@ -57,8 +57,17 @@ pub fn some_memory_us(group: Option<&Path>) -> Option<u64> {
         || "/proc/pressure/memory".into(),
         |group| group.join("memory.pressure"),
     );
-    let text = fs::read_to_string(path).ok()?;
-    let total = value(&text, "some ")?.split("total=").nth(1)?;
+    total(&fs::read_to_string(path).ok()?, "some ")
+}
+
+/// Returns the microseconds so far in which some, and all, tasks of the system waited for memory.
+pub fn memory_us() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/pressure/memory").ok()?;
+    Some((total(&text, "some ")?, total(&text, "full ")?))
+}
+
+fn total(pressure: &str, kind: &str) -> Option<u64> {
+    let total = value(pressure, kind)?.split("total=").nth(1)?;
     total.trim().parse().ok()
 }
 
@@ -149,6 +158,16 @@ mod tests {
         assert_eq!(progress.cpu, Nanos(3_400_000_000));
         assert_eq!(progress.resident, 7 * PAGE_SIZE);
         assert_eq!(parse_stat("nonsense"), None);
+    }
+
+    #[test]
+    fn pressure_is_parsed() {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=42\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(
+            (total(text, "some "), total(text, "full ")),
+            (Some(42), Some(7))
+        );
+        assert_eq!(total("nonsense", "some "), None);
     }
 
     #[test]

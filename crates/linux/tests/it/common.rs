@@ -12,6 +12,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
+use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 use isotherm_policy::scheme::Action;
 use isotherm_policy::{Actuator, Operation, Outcome};
@@ -209,6 +210,14 @@ pub(crate) fn beside_a_child<T>(act: impl FnOnce() -> T) -> T {
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }
     result
+}
+
+/// Returns a probe on this process; prints SKIP and returns `None` if BPF is not allowed.
+pub(crate) fn probe() -> Option<PageTableProbe> {
+    let mut probe = or_skip(PageTableProbe::new())?;
+    let me = Process::open(std::process::id()).expect("we exist");
+    probe.add(ME, me).expect("our own tables");
+    Some(probe)
 }
 
 /// Returns an actuator on this process; prints SKIP and returns `None` if it is not allowed.

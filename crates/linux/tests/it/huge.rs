@@ -10,8 +10,6 @@ use isotherm_engine::monitor::bits;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::host::split_gives_back;
-use isotherm_linux::probe::PageTableProbe;
-use isotherm_linux::process::Process;
 use isotherm_policy::Refusal;
 use isotherm_policy::scheme::Action;
 
@@ -210,9 +208,7 @@ fn huge_pages_of_shared_memory_stay() {
 fn looking_for_zeros_finds_them_and_leaves_accessed_bits_alone() {
     let is_written = |block: u64, page: u64| page % 8 < block;
     on_huge(is_written, |_, memory| {
-        let mut probe = PageTableProbe::new().expect("as the actuator's");
-        let me = Process::open(std::process::id()).expect("we exist");
-        probe.add(ME, me).expect("our own tables");
+        let mut probe = common::probe().expect("as the actuator's");
         let range = memory.range();
         let blocks = (0..BLOCKS).map(|block| range.start + block * BLOCK_SIZE);
         let blocks: Vec<u64> = blocks.collect();

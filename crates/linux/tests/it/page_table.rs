@@ -3,18 +3,9 @@
 use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::table::BlockFacts;
 use isotherm_engine::{AccessProbe, Gap, PAGE_SIZE, Sample, TargetId, Touch};
-use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
 
-use crate::common::{BLOCKS, ME, Memory, beside_others, or_skip};
-
-/// Returns a probe on this process; prints SKIP and returns `None` if BPF is not allowed.
-fn probe() -> Option<PageTableProbe> {
-    let mut probe = or_skip(PageTableProbe::new())?;
-    let me = Process::open(std::process::id()).expect("we exist");
-    probe.add(ME, me).expect("our own tables");
-    Some(probe)
-}
+use crate::common::{BLOCKS, ME, Memory, beside_others, probe};
 
 fn pages(memory: &Memory, pages: impl Iterator<Item = u64>) -> Vec<Sample> {
     pages

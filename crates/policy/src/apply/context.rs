@@ -15,6 +15,7 @@ use crate::port::{Actuator, Operation, Outcome, Refusal};
 use crate::scheme::huge::{BlockUse, WasteStatus};
 use crate::scheme::{Action, Metric, Scheme, SchemeEngine, SchemeError, SystemFacts};
 use isotherm_engine::address::{AddressRange, BLOCK_SIZE, Nanos, block_of};
+use isotherm_engine::monitor::bits;
 use isotherm_engine::snapshot::{Snapshot, TargetId};
 
 /// The world that a context acts in: this machine, or a simulated one.
@@ -47,17 +48,19 @@ pub trait Platform: Actuator {
 
     /// Returns whether [`Platform::present`] works, which reveals the pages that were read back.
     fn knows_present(&self) -> bool {
-        false
+        self.knows_blocks()
     }
 
     /// Passes the number of resident pages of each block to a closure; none for a target that has exited.
     fn present(
         &mut self,
-        _target: TargetId,
-        _blocks: &[u64],
-        _look: impl FnMut(u64, u32),
+        target: TargetId,
+        blocks: &[u64],
+        mut look: impl FnMut(u64, u32),
     ) -> Result<(), Self::Error> {
-        Ok(())
+        self.block_uses(target, blocks, false, |found| {
+            look(found.block, bits::count(&found.present));
+        })
     }
 
     /// Returns whether [`Platform::block_uses`] works, which reveals the waste of a huge page.

@@ -160,22 +160,6 @@ impl Platform for ThisMachine<'_> {
         self.session.is_stopped()
     }
 
-    fn knows_present(&self) -> bool {
-        matches!(self.by.executor, Executor::Processes(_))
-    }
-
-    fn present(
-        &mut self,
-        target: TargetId,
-        blocks: &[u64],
-        look: impl FnMut(u64, u32),
-    ) -> Result<(), ProbeError> {
-        match self.by.executor.of_processes() {
-            Some(actuator) => actuator.present(target, blocks, look),
-            None => Ok(()),
-        }
-    }
-
     fn knows_blocks(&self) -> bool {
         matches!(self.by.executor, Executor::Processes(_))
     }

@@ -9,7 +9,7 @@ use isotherm_policy::guard::{GuardLimits, GuardStatus};
 use isotherm_policy::scheme::huge::WasteStatus;
 use isotherm_policy::scheme::{Action, SchemeStatus, Stats};
 
-use crate::messages::{limit_words, refusal_words};
+use crate::messages::{limit_words, refused_words};
 use bounds::BoundTime;
 
 /// Results of acting: one entry for each scheme.
@@ -185,15 +185,11 @@ impl SchemeSummary {
     /// Returns a line of text; `done` is the verb, as "were".
     fn text(&self, done: &str) -> String {
         let Stats { refused, moved, .. } = &self.stats;
-        let refused = refused
-            .iter()
-            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)));
         let moved = moved.iter().map(|way| {
             let bytes = format_bytes(way.bytes);
             format!("{bytes} from node {} to node {}", way.from, way.to)
         });
-        let part = |head: &str, parts: Vec<String>| {
-            let text = parts.join(", ");
+        let part = |head: &str, text: String| {
             if text.is_empty() {
                 text
             } else {
@@ -208,8 +204,8 @@ impl SchemeSummary {
             self.action,
             format_bytes(self.stats.sz_applied),
             format_bytes(self.stats.sz_tried),
-            part("", moved.collect()),
-            part("not: ", refused.collect()),
+            part("", moved.collect::<Vec<_>>().join(", ")),
+            part("not: ", refused_words(refused)),
         )
     }
 }

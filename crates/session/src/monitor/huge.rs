@@ -76,17 +76,8 @@ impl HugePages {
     fn turn(&self) -> Vec<(TargetId, u64)> {
         let all = self.seen.iter();
         let all = all.flat_map(|(target, blocks)| blocks.iter().map(|block| (*target, *block)));
-        let mut all: Vec<(u64, u64, (TargetId, u64))> = all
-            .map(|of| {
-                let look = self.known.get(&of).map_or(0, |known| known.look);
-                (look, scramble(of.1), of)
-            })
-            .collect();
-        if all.len() > READ_PER_LOOK {
-            all.select_nth_unstable(READ_PER_LOOK);
-            all.truncate(READ_PER_LOOK);
-        }
-        let mut turn: Vec<(TargetId, u64)> = all.into_iter().map(|(_, _, of)| of).collect();
+        let all = all.map(|of| (self.known.get(&of).map_or(0, |known| known.look), of));
+        let mut turn = due_first(all, READ_PER_LOOK);
         turn.sort_unstable();
         turn
     }
@@ -104,6 +95,21 @@ impl HugePages {
             unused: unused * PAGE_SIZE,
         }
     }
+}
+
+/// Returns at most `nr_max` huge pages: those that are due first. Pages that are due at once are in random order.
+pub(crate) fn due_first<D: Ord>(
+    all: impl Iterator<Item = (D, (TargetId, u64))>,
+    nr_max: usize,
+) -> Vec<(TargetId, u64)> {
+    let all = all.map(|(due, page)| (due, scramble(page.1), page));
+    let mut all: Vec<(D, u64, (TargetId, u64))> = all.collect();
+    if all.len() > nr_max {
+        all.select_nth_unstable(nr_max);
+        all.truncate(nr_max);
+    }
+    all.sort_unstable();
+    all.into_iter().map(|(_, _, page)| page).collect()
 }
 
 #[cfg(test)]

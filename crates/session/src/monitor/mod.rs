@@ -13,6 +13,7 @@ mod virtual_memory;
 
 pub(crate) use by_frame::{ByFrame, FIRST_PROCESS, MEMORY, start_of_memory};
 pub(crate) use contexts::Contexts;
+pub(crate) use huge::due_first;
 pub(crate) use machine::MachineView;
 pub(crate) use page_cache::CacheView;
 pub(crate) use pages::Pages;

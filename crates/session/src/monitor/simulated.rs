@@ -4,14 +4,13 @@
 //! The process has one mapping of 1 GiB: one tenth is touched often, a second tenth rarely, and the rest never. Results
 //! are deterministic by seed, except for the times of samples. All its items are marked as simulated.
 
-use std::convert::Infallible;
-
-use isotherm_engine::drive::{RegionLoop, TargetSource};
+use isotherm_engine::drive::RegionLoop;
 use isotherm_engine::{AddressRange, Attributes, CpuLedger, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::{Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_sim::machine::{
     AreaSpec, MachineSpec, Pattern, ProbeState, Rates, SimMachine, SimProbe, SimProcessSpec,
 };
+use isotherm_sim::simulation::Followed;
 
 use super::{Monitor, MonitorStatus, NextStep};
 
@@ -28,36 +27,9 @@ pub(crate) struct Simulated {
     monitor: RegionLoop,
     machine: SimMachine,
     target: TargetId,
+    followed: Followed,
     probe: ProbeState,
     started: Option<Nanos>,
-}
-
-struct Program(TargetId);
-
-impl TargetSource<SimProbe<'_>> for Program {
-    fn update(
-        &mut self,
-        _probe: &mut SimProbe<'_>,
-        _now: Nanos,
-    ) -> Result<Vec<TargetId>, Infallible> {
-        Ok(Vec::new())
-    }
-
-    fn is_over(&self) -> bool {
-        false
-    }
-
-    fn ids(&self) -> Vec<TargetId> {
-        vec![self.0]
-    }
-
-    fn mappings(&self, _target: TargetId) -> Vec<AddressRange> {
-        vec![MEMORY]
-    }
-
-    fn limits(&self) -> Option<&[AddressRange]> {
-        Some(&[MEMORY])
-    }
 }
 
 impl Simulated {
@@ -72,6 +44,7 @@ impl Simulated {
             monitor: RegionLoop::new(attributes)?,
             machine,
             target,
+            followed: Followed::processes(vec![MEMORY]),
             probe: ProbeState::new(false),
             started: None,
         })
@@ -129,11 +102,11 @@ impl Monitor for Simulated {
             machine: &mut self.machine,
             state: &mut self.probe,
         };
-        let (mut program, mut snapshots) = (Program(self.target), Vec::new());
+        let mut snapshots = Vec::new();
         // The costs are simulated, and so is all other work: none.
         let step = self
             .monitor
-            .step(now, &mut probe, &mut program, &mut snapshots);
+            .step(now, &mut probe, &mut self.followed, &mut snapshots);
         let Ok(next) = step;
         items.extend(snapshots.into_iter().map(Item::Snapshot));
         Ok(next)

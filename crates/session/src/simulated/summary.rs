@@ -18,7 +18,7 @@ use isotherm_engine::units::{format_bytes, format_time};
 use isotherm_policy::scheme::huge::WasteStatus;
 
 use super::Occupancy;
-use crate::messages::refusal_words;
+use crate::messages::refused_words;
 
 /// Sums that a simulation collects as it runs.
 #[derive(Default)]
@@ -437,14 +437,10 @@ impl SimulationReport {
 
 impl SchemeReport {
     fn say(&self, text: &mut String) {
-        let refused = self
-            .refused_bytes
-            .iter()
-            .map(|(why, bytes)| format!("{} {}", format_bytes(*bytes), refusal_words(*why)));
-        let refused: Vec<String> = refused.collect();
+        let refused = refused_words(&self.refused_bytes);
         let _ = writeln!(
             text,
-            "{}: {} tried, {} applied{}{}",
+            "{}: {} tried, {} applied{}{refused}",
             self.action,
             format_bytes(self.tried_bytes),
             format_bytes(self.applied_bytes),
@@ -453,7 +449,6 @@ impl SchemeReport {
             } else {
                 "; refused: "
             },
-            refused.join(", "),
         );
     }
 }

@@ -20,9 +20,8 @@ use isotherm_linux::clock::process_cpu;
 use isotherm_linux::probe::BlockContents;
 use isotherm_record::huge::READS_MAX;
 use isotherm_record::{HugePageRead, HugePagesSample, Item, TargetHugePages};
-use isotherm_sim::statistics::scramble;
 
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, due_first};
 
 /// Shortest interval between two listings of huge pages.
 const LISTING: Nanos = Nanos::from_millis(1_000);
@@ -141,18 +140,12 @@ impl HugePages {
             let blocks = of_target.blocks.iter();
             blocks.map(move |(block, read)| {
                 let due = read.map_or(Nanos(0), |read| read.due());
-                (due, scramble(*block), (*id, *block))
+                (due, (*id, *block))
             })
         });
         // A page that was read at `now` has no news.
         let all = all.filter(|(due, ..)| *due < now);
-        let mut all: Vec<(Nanos, u64, (TargetId, u64))> = all.collect();
-        if all.len() > TURN_MAX {
-            all.select_nth_unstable(TURN_MAX);
-            all.truncate(TURN_MAX);
-        }
-        all.sort_unstable();
-        self.turn = all.into_iter().map(|(_, _, of)| of).collect();
+        self.turn = due_first(all, TURN_MAX).into();
     }
 
     /// Reads the next huge pages. Returns `false` if there are none.

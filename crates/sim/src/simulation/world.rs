@@ -13,7 +13,8 @@ use isotherm_policy::{Actuator, Operation, Outcome};
 use super::PHYSICAL;
 use crate::machine::{Rules, SimActuator, SimMachine, SimProbe};
 
-pub(super) struct Followed {
+/// Targets of a simulated monitor.
+pub struct Followed {
     is_physical: bool,
     known: BTreeMap<TargetId, Vec<AddressRange>>,
     /// The only monitored addresses, if any.
@@ -24,7 +25,7 @@ pub(super) struct Followed {
 
 impl Followed {
     /// Follows all processes, within `limits` if there are any.
-    pub(super) fn processes(limits: Vec<AddressRange>) -> Self {
+    pub fn processes(limits: Vec<AddressRange>) -> Self {
         Self {
             is_physical: false,
             known: BTreeMap::new(),

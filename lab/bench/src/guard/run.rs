@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::super::BenchContext;
 use super::super::child::{Guarded, children};
+use super::super::machine::number;
 use super::programs::Case;
 
 const END_LIMIT: Duration = Duration::from_mins(1);
@@ -97,13 +98,7 @@ fn zram_devices() -> Vec<(u64, u64)> {
 }
 
 fn swapped(pid: u32) -> u64 {
-    let children = children(pid).into_iter();
-    children.chain([pid]).map(swapped_of).sum()
-}
-
-fn swapped_of(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSwap:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+    let pids = children(pid).into_iter().chain([pid]);
+    let kib = pids.filter_map(|pid| number(&format!("/proc/{pid}/status"), "VmSwap:"));
+    kib.sum::<u64>() << 10
 }
