@@ -134,7 +134,7 @@ fn kinds_of_programs_are_told_as_they_are() {
     let base = truths.iter().find(|(kind, _)| *kind == "nothing");
     let base = figures(&summary, base.expect("it needs nothing").1.pid);
     let mut wrong = Vec::new();
-    // docs/concepts/programs.md has this table.
+    // docs/results/programs.md has this table.
     println!("| kind | resident | used | idle | of it unreclaimable |\n|---|---|---|---|---|");
     for (kind, truth) in &truths {
         let reported = figures(&summary, truth.pid);
