@@ -37,8 +37,8 @@ test-long: build-deps ## Everything, with the tests that take longer and a short
 
 bench: build-deps ## Measure cost and speed, and compare with other tools.
 	@scripts/install-deps demo test || echo "What needs these will be skipped."
-	$(CARGO) run --release -p isotherm-bench
 	$(CARGO) bench -p isotherm-bench --bench aggregate --bench schemes
+	$(CARGO) run --release -p isotherm-bench
 
 book: build-deps ## Build the documentation as a book: target/book/html/index.html (installs mdBook, once).
 	@scripts/book

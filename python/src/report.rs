@@ -180,7 +180,7 @@ impl Report {
 
     /// The report as CSV, with a header row.
     fn to_csv(&self, py: Python<'_>) -> PyResult<String> {
-        self.written_or_refused(py, ReportFormat::Csv, "CSV")
+        self.written_or_refused(py, ReportFormat::CSV, "CSV")
     }
 
     /// The report as an SVG picture.

@@ -360,7 +360,11 @@ impl<W: Write + Send> Flat<W> {
             action.nr_tried.into(),
             action.sz_tried.into(),
             action.sz_applied.into(),
-            action.refused.values().sum::<u64>().into(),
+            action
+                .refused
+                .values()
+                .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
+                .into(),
             action.took.into(),
             action.cpu.into(),
         ])

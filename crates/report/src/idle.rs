@@ -160,7 +160,7 @@ impl Accumulate for Idle {
             let target = kept.snapshot.target;
             sum.rss = self.rss.get(&target.0).copied();
             if let Some(rss) = sum.rss {
-                *total.rss.get_or_insert(0) += rss;
+                total.rss = Some(total.rss.unwrap_or(0).saturating_add(rss));
             }
             targets.push(sum.finish(self.context.target_info(target), &self.options));
         }

@@ -5,7 +5,7 @@
 //!
 //! **Approach.** Each report is an accumulator: `push` takes every item of the record once, in order, and keeps the
 //! data for the answer in bounded memory. `finish` returns a plain value that serde can write. [`Tabulate`] declares
-//! its columns and rows once, for CSV and Arrow; only [`render`] decides on its other forms (text, SVG, HTML).
+//! its columns and rows once, for CSV, Markdown and Arrow; only [`render`] decides on its other forms (text, SVG, HTML).
 //! Accumulators work for items of any source: a file, a pipe, a live recording or a test.
 //!
 //! **Limits.** Reports make one pass, in the record's order. Bounded data becomes coarser as it grows, and the report
@@ -30,6 +30,7 @@ pub mod ethp_curve;
 #[cfg(feature = "parquet")]
 pub mod flat;
 pub mod footprint;
+mod formats;
 pub mod fragmentation;
 pub mod heatmap;
 pub mod idle;

@@ -1,9 +1,7 @@
-//! Tables of reports, declared once: CSV and Arrow tables come from the same columns and rows.
+//! Tables of reports, declared once: CSV, Markdown and Arrow tables come from the same columns and rows.
 //!
 //! Durations are nanoseconds. Points in time are nanoseconds since the beginning of the record. Sizes and addresses are
 //! bytes. The sum of all targets has no number: its `target` is null.
-
-use std::io::{self, Write};
 
 use arrow_array::RecordBatch;
 
@@ -34,27 +32,5 @@ pub trait Tabulate {
         let mut rows = Rows::new(Self::COLUMNS);
         self.rows(&mut |row| rows.push(row));
         rows.take()
-    }
-
-    /// Writes the names of the columns as CSV (RFC 4180).
-    fn csv_head(out: &mut dyn Write) -> io::Result<()> {
-        let mut writer = csv::Writer::from_writer(out);
-        writer.write_record(Self::COLUMNS.iter().map(|column| column.name))?;
-        writer.flush()
-    }
-
-    /// Writes the rows as CSV.
-    fn csv_rows(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut writer = csv::Writer::from_writer(out);
-        let mut written = Ok(());
-        self.rows(&mut |row| {
-            assert_eq!(row.len(), Self::COLUMNS.len(), "a value for each column");
-            if written.is_ok() {
-                let fields = Self::COLUMNS.iter().zip(row);
-                written = writer.write_record(fields.map(|(column, value)| column.field(*value)));
-            }
-        });
-        written?;
-        writer.flush()
     }
 }

@@ -26,7 +26,7 @@ use isotherm_record::item::Item;
 const ALL: [(ReportFormat, &str); 5] = [
     (ReportFormat::Text, "txt"),
     (ReportFormat::Json, "json"),
-    (ReportFormat::Csv, "csv"),
+    (ReportFormat::CSV, "csv"),
     (ReportFormat::Svg, "svg"),
     (ReportFormat::Html, "html"),
 ];

@@ -377,7 +377,7 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
             (style.width.saturating_sub(16 + 11 + 24).max(20), rows)
         }
         ReportFormat::Svg => (320, 160),
-        ReportFormat::Html | ReportFormat::Json | ReportFormat::Csv => (512, 600),
+        ReportFormat::Html | ReportFormat::Json | ReportFormat::Table(_) => (512, 600),
     };
     let options = HeatmapOptions {
         columns: args.columns.unwrap_or(columns),

@@ -123,7 +123,7 @@ impl<'a> AccessWriter<'a> {
                 }
                 text(table, &self.style, self.out)
             }
-            ReportFormat::Csv => table.csv_rows(self.out),
+            ReportFormat::Table(format) => format.rows(table, &self.style, self.out),
             ReportFormat::Json => {
                 if !first {
                     self.out.write_all(b",\n")?;
@@ -158,7 +158,7 @@ impl<'a> AccessWriter<'a> {
                 writeln!(self.out, "\n],\"record\":{record}}}")?;
             }
             ReportFormat::Html => self.out.write_all(page::END.as_bytes())?,
-            ReportFormat::Text | ReportFormat::Csv | ReportFormat::Svg => {}
+            ReportFormat::Text | ReportFormat::Table(_) | ReportFormat::Svg => {}
         }
         Ok(self.written)
     }
@@ -168,7 +168,7 @@ impl<'a> AccessWriter<'a> {
             return Ok(());
         }
         match self.format {
-            ReportFormat::Csv => AccessTable::csv_head(self.out),
+            ReportFormat::Table(format) => format.head::<AccessTable>(self.out),
             ReportFormat::Html => {
                 let start = page::start("Access by region", record);
                 self.out.write_all(start.as_bytes())

@@ -1,4 +1,4 @@
-//! The output forms of reports: text for a terminal or a log, CSV, JSON, SVG, and self-contained HTML pages.
+//! The output forms of reports: text for a terminal or a log, tables, JSON, SVG, and self-contained HTML pages.
 //!
 //! A report implements [`Render`] once for each format; [`write()`] picks one. The module computes only positions on a
 //! page.
@@ -29,24 +29,9 @@ use isotherm_render::colour::Palette;
 
 use crate::table::Tabulate;
 
+pub use crate::formats::ReportFormat;
 pub use access::AccessWriter;
 pub use actions::reason;
-
-/// The output format of a report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReportFormat {
-    /// Aligned text for people.
-    #[default]
-    Text,
-    /// The report's documented value.
-    Json,
-    /// A header row, then plain numbers.
-    Csv,
-    /// A picture.
-    Svg,
-    /// A self-contained page.
-    Html,
-}
 
 /// The style of text output.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +58,7 @@ impl Default for Style {
 }
 
 impl Style {
-    fn bytes(&self, bytes: u64) -> String {
+    pub(crate) fn bytes(&self, bytes: u64) -> String {
         if self.raw {
             bytes.to_string()
         } else {
@@ -85,7 +70,7 @@ impl Style {
         bytes.map_or_else(|| "?".into(), |bytes| self.bytes(bytes))
     }
 
-    fn duration(&self, time: Nanos) -> String {
+    pub(crate) fn duration(&self, time: Nanos) -> String {
         if self.raw {
             time.0.to_string()
         } else {
@@ -113,9 +98,9 @@ pub fn write<R: Render>(
 ) -> io::Result<()> {
     match format {
         ReportFormat::Text => report.text(style, out),
-        ReportFormat::Csv => {
-            R::csv_head(out)?;
-            report.csv_rows(out)
+        ReportFormat::Table(format) => {
+            format.head::<R>(out)?;
+            format.rows(report, style, out)
         }
         ReportFormat::Svg => out.write_all(report.svg().as_bytes()),
         ReportFormat::Html => write!(out, "{}{}", report.html(), isotherm_render::page::END),

@@ -145,8 +145,8 @@ pub(super) fn blame(args: &BlameArgs) -> anyhow::Result<ExitCode> {
         None => output.write(&diff, &output.style(false))?,
         Some(ExportArg::Folded) => args.write(folded_diff(&diff).as_bytes())?,
         Some(ExportArg::Speedscope | ExportArg::Pprof) => bail!(
-            "a difference is written as folded stacks with two numbers (--export folded), text, json, csv, svg or html; \
-             `go tool pprof -diff_base` compares two profiles itself"
+            "a difference is written as folded stacks with two numbers (--export folded), text, json, csv, markdown, svg \
+             or html; `go tool pprof -diff_base` compares two profiles itself"
         ),
     }
     Ok(worse_of(code, before_code))

@@ -4,10 +4,10 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use isotherm_render::colour::Palette;
 use isotherm_report::{Render, ReportFormat, Style, render};
 
-use crate::flags::one_of;
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;
 
@@ -51,7 +51,7 @@ impl Sink {
 #[derive(clap::Args)]
 pub(super) struct OutputArgs {
     /// Write this format [default: text, or what the output file's name ends in].
-    #[arg(long, value_parser = one_of(FORMATS))]
+    #[arg(long, value_parser = format_name())]
     format: Option<ReportFormat>,
     /// Write JSON: short for --format json.
     #[arg(long, conflicts_with = "format")]
@@ -67,13 +67,15 @@ pub(super) struct OutputArgs {
     color: ColourArg,
 }
 
-const FORMATS: &[(&str, &str, ReportFormat)] = &[
-    ("text", "", ReportFormat::Text),
-    ("json", "", ReportFormat::Json),
-    ("csv", "", ReportFormat::Csv),
-    ("svg", "", ReportFormat::Svg),
-    ("html", "", ReportFormat::Html),
-];
+/// Parses the name of a format.
+fn format_name() -> impl TypedValueParser<Value = ReportFormat> {
+    let names = ReportFormat::ALL.iter().map(|(name, ..)| *name);
+    PossibleValuesParser::new(names).map(|name| {
+        let mut all = ReportFormat::ALL.iter();
+        let found = all.find(|(known, ..)| *known == name);
+        found.expect("the name is one of these").2
+    })
+}
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ColourArg {
@@ -86,19 +88,19 @@ enum ColourArg {
 impl OutputArgs {
     /// Returns the format that is asked for, or that of the file's name.
     pub(super) fn format(&self) -> anyhow::Result<ReportFormat> {
-        let extension = self.file().and_then(Path::extension);
         let json = self.json.then_some(ReportFormat::Json);
-        match (self.format.or(json), extension.and_then(|e| e.to_str())) {
-            (Some(format), _) => Ok(format),
-            (None, None | Some("txt" | "text" | "log")) => Ok(ReportFormat::Text),
-            (None, Some("json")) => Ok(ReportFormat::Json),
-            (None, Some("csv")) => Ok(ReportFormat::Csv),
-            (None, Some("svg")) => Ok(ReportFormat::Svg),
-            (None, Some("html" | "htm")) => Ok(ReportFormat::Html),
-            (None, Some(other)) => anyhow::bail!(
-                "cannot tell a format from the extension .{other}; say --format text, json, csv, svg or html"
-            ),
-        }
+        let extension = self.file().and_then(Path::extension);
+        let (None, Some(extension)) = (self.format.or(json), extension.and_then(|e| e.to_str()))
+        else {
+            return Ok(self.format.or(json).unwrap_or_default());
+        };
+        let mut all = ReportFormat::ALL.iter();
+        let found = all.find(|(_, extensions, _)| extensions.contains(&extension));
+        found.map(|(.., format)| *format).with_context(|| {
+            let names: Vec<&str> = ReportFormat::ALL.iter().map(|(name, ..)| *name).collect();
+            let names = names.join(", ");
+            format!("cannot tell a format from the extension .{extension}; say --format with one of {names}")
+        })
     }
 
     /// Returns the style of text for the destination.
