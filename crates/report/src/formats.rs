@@ -7,6 +7,7 @@ use crate::rows::{Column, ColumnValue};
 use crate::table::Tabulate;
 
 mod csv;
+mod markdown;
 
 /// A format of tables.
 #[derive(Debug)]
@@ -65,6 +66,7 @@ impl ReportFormat {
         ("text", &["txt", "text", "log"], Self::Text),
         ("json", &["json"], Self::Json),
         ("csv", &["csv"], Self::CSV),
+        ("markdown", &["md"], Self::Table(&markdown::MARKDOWN)),
         ("svg", &["svg"], Self::Svg),
         ("html", &["html", "htm"], Self::Html),
     ];
