@@ -2,12 +2,14 @@
 
 use std::io::{self, Write};
 
-use crate::render::Style;
 use crate::rows::{Column, ColumnValue};
 use crate::table::Tabulate;
 
 mod csv;
 mod markdown;
+mod style;
+
+pub use style::Style;
 
 /// A format of tables.
 #[derive(Debug)]

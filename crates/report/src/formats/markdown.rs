@@ -2,8 +2,7 @@
 
 use isotherm_engine::Nanos;
 
-use super::TableFormat;
-use crate::render::Style;
+use super::{Style, TableFormat};
 use crate::rows::{Column, ColumnValue};
 
 pub(super) static MARKDOWN: TableFormat = TableFormat {

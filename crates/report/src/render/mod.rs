@@ -24,60 +24,11 @@ use first_touch::flame;
 
 use std::io::{self, Write};
 
-use isotherm_engine::{Nanos, units};
-use isotherm_render::colour::Palette;
-
 use crate::table::Tabulate;
 
-pub use crate::formats::ReportFormat;
+pub use crate::formats::{ReportFormat, Style};
 pub use access::AccessWriter;
 pub use actions::reason;
-
-/// The style of text output.
-#[derive(Clone, Copy, Debug)]
-pub struct Style {
-    /// Whether bytes and nanoseconds are plain numbers.
-    pub raw: bool,
-    /// Colours of the terminal.
-    pub palette: Palette,
-    /// Characters per line.
-    pub width: usize,
-    /// Whether series are printed besides their summary.
-    pub over_time: bool,
-}
-
-impl Default for Style {
-    fn default() -> Self {
-        Self {
-            raw: false,
-            palette: Palette::Plain,
-            width: 100,
-            over_time: false,
-        }
-    }
-}
-
-impl Style {
-    pub(crate) fn bytes(&self, bytes: u64) -> String {
-        if self.raw {
-            bytes.to_string()
-        } else {
-            units::format_bytes(bytes)
-        }
-    }
-
-    fn maybe_bytes(&self, bytes: Option<u64>) -> String {
-        bytes.map_or_else(|| "?".into(), |bytes| self.bytes(bytes))
-    }
-
-    pub(crate) fn duration(&self, time: Nanos) -> String {
-        if self.raw {
-            time.0.to_string()
-        } else {
-            units::format_time(time)
-        }
-    }
-}
 
 /// A finished report that can be shown.
 pub trait Render: serde::Serialize + Tabulate {
