@@ -255,7 +255,7 @@ fn guard_text(guard: &GuardCourse) -> String {
     let lost = guard.account.map(|account| {
         let [lost, allowed] = [account.lost, account.allowed].map(units::format_time);
         format!(
-            "targets lost {lost} of the {allowed} that they might (waits, CPU time, interruptions by acting)"
+            "targets lost {lost} of {allowed} allowed (waits, CPU time, interruptions by acting)"
         )
     });
     let waited = guard.slowdown_mean.zip(guard.slowdown_max);
