@@ -46,7 +46,7 @@ const CHILDREN_OF: usize = 64;
   isotherm record --all --duration 1min
   isotherm record --pages --pid 1234            # every page's idleness, exactly
   isotherm record --physical --duration 1min    # all memory, by physical address
-  isotherm record --node 1                      # the memory of NUMA node 1, whoever maps it
+  isotherm record --node 1                      # the memory of NUMA node 1
 Then: isotherm report heatmap")]
 pub(crate) struct Args {
     /// Write the record to this file, `-` for standard output [default: isotherm-DATE-TIME.isotherm here]

@@ -48,7 +48,7 @@ pub(crate) struct TargetArgs {
     #[arg(long, value_name = "PID|NAME", conflicts_with_all = ["pid", "cgroup", "command"])]
     pub(crate) exclude: Vec<ProcessList>,
 
-    /// Watch the machine's physical memory, whoever maps it, and report it by physical address
+    /// Watch the machine's physical memory, and report it by physical address
     #[arg(long, conflicts_with_all = ["pid", "command"])]
     pub(crate) physical: bool,
 
@@ -60,7 +60,7 @@ pub(crate) struct TargetArgs {
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "all", "physical", "node", "command"])]
     pub(crate) simulated: bool,
 
-    /// Watch the memory of this NUMA node, whoever maps it, as --physical does
+    /// Watch the memory of this NUMA node, as --physical does
     #[arg(long, value_name = "N", conflicts_with_all = ["pid", "cgroup", "all", "command"])]
     pub(crate) node: Option<u32>,
 

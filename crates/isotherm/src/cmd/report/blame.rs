@@ -29,12 +29,12 @@ use crate::flags::one_of;
   isotherm report blame service.isotherm -o blame.svg            # a flame graph
   isotherm report blame service.isotherm -o blame.folded         # for flamegraph.pl
   isotherm report blame service.isotherm -o blame.pb.gz          # for go tool pprof
-  isotherm report blame service.isotherm --of refaulted          # who brings it back
-  isotherm report blame service.isotherm --of waste              # who wastes huge pages
+  isotherm report blame service.isotherm --of refaulted          # code that reads it back
+  isotherm report blame service.isotherm --of waste              # code that wastes huge pages
   isotherm report blame after.isotherm --against before.isotherm   # what changed
 
-An allocator gives memory that it has got back to somebody else without touching it anew: a stack says who
-touched memory first, not who has it now.")]
+A stack shows the code that touched memory first. An allocator may have handed the memory out again since, without
+a page fault.")]
 pub(super) struct BlameArgs {
     #[command(flatten)]
     common: CommonArgs,
