@@ -14,8 +14,8 @@ use crate::vm::VmOutput;
 /// Tolerance in bytes. The table monitor finds idle memory page by page; a few pages may be elsewhere for other
 /// reasons.
 const SLACK: u64 = 1 << 20;
-/// Least share of cold memory that must go. Regions of physical memory are found by samples, and the run is too short
-/// for all of it. The runs on which this value is based gave 0.5 (on a busy host) to 0.8.
+/// Least share of cold memory that must go. Samples find regions of physical memory, and the runs are too short for all
+/// of it.
 const LEAST_COLD: f64 = 0.4;
 /// Least share of hot memory that must stay.
 const LEAST_HOT: f64 = 0.9;
@@ -66,7 +66,7 @@ pub(super) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
          echo 0 >/proc/sys/kernel/numa_balancing\n\
          {on_1}look on-1\n\
          taskset -p 1 $target >/dev/null || exit 1\n\
-         act_until hot 'hot_is_on 0 {most_hot}' {TABLES} --no-guard -c /hot.json --pid $target\n\
+         act_until hot 'is_on_node hot 0 {most_hot}' {TABLES} --no-guard -c /hot.json --pid $target\n\
          look promoted --sum\n\
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look victim --sum\n\
@@ -78,11 +78,12 @@ pub(super) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
          kill $target; rm /out/truth.jsonl\n\
          {on_0}look again --sum\n\
          {PLAN}\
-         act physical --no-guard -c /tmp/tier.yaml --duration 60s\n\
+         act_until physical 'is_on_node cold 1 {half_cold}' --no-guard -c /tmp/tier.yaml\n\
          look by-frames --sum\n",
         on_0 = STILL.start(1),
         on_1 = STILL.start(2),
         most_hot = HOT - SLACK / 2,
+        half_cold = COLD / 2,
     );
     let output = acting::vm(&STILL, kernel, &script)?
         .numa_nodes(2)

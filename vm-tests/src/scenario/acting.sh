@@ -15,14 +15,14 @@ act() {
     is_well $name
 }
 
-# act_until NAME CONDITION OPTIONS: the same until the condition holds, or for 60 looks.
+# act_until NAME CONDITION OPTIONS: the same until the condition holds, or for 120 looks.
 act_until() {
     name=$1
     until="$2"
     shift 2
     taskset $other_cpu isotherm run --json "$@" >/out/$name.json &
     running=$!
-    wait_for 1 60 $until
+    wait_for 1 120 $until
     sleep 1
     kill -TERM $running
     wait $running || die acting $name failed
@@ -43,8 +43,8 @@ anon_at_least() { [ "0$(anon)" -ge $1 ]; }
 said() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | sed -n "s/.*$1\([0-9]*\).*/\1/p"; }
 # At most so many bytes are referenced, and were a while ago.
 referenced_at_most() { [ "$(said '"referenced":')" -le $1 ] && sleep 6; }
-# At least so many bytes of what is hot are on this node.
-hot_is_on() { [ "$(said "\"hot\":{[^}]*\"nodes\":{[^}]*\"$1\":")0" -ge ${2}0 ]; }
+# is_on_node PART NODE BYTES: at least so many bytes of the hot or cold memory are on the node.
+is_on_node() { [ "$(said "\"$1\":{[^}]*\"nodes\":{[^}]*\"$2\":")0" -ge ${3}0 ]; }
 # Swap has no more than this free, and what then was refused has been.
 swap_is_full() { [ "$(sed -n 's/SwapFree: *\([0-9]*\) kB/\1/p' /proc/meminfo)" -le $1 ] && sleep 5; }
 # All that is cold is on this node, and some of it is.
