@@ -203,7 +203,9 @@ fn predict(
     });
     let replays = Replays::new(&watching, replay, each_second)?;
     let predicted = replays.map(|replays| replays.bounded(spec)).transpose()?;
-    let predicted = predicted.flatten().context("the simulation was stopped without a request")?;
+    let predicted = predicted
+        .flatten()
+        .context("the simulation was stopped without a request")?;
     let bounded = |of: Estimate, unit: f64| Bounded {
         value: of.value * unit,
         low: of.least() * unit,
