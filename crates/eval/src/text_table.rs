@@ -1,5 +1,6 @@
 //! Tables of text, written as text, Markdown and HTML.
 
+use isotherm_render::table::escape_markdown;
 use std::fmt::Write;
 
 use isotherm_engine::statistics::Interval;
@@ -39,13 +40,6 @@ impl TextTable {
         text.extend(self.rows.iter().map(line));
         text
     }
-}
-
-/// Escapes characters that would end a cell or a line of Markdown.
-pub(crate) fn escape_markdown(text: &str) -> String {
-    text.replace('|', "\\|")
-        .replace('\n', " ")
-        .replace('<', "&lt;")
 }
 
 /// Returns fields in left-aligned columns, `gap` spaces apart.

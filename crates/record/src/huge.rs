@@ -66,7 +66,7 @@ pub struct HugePageRead {
 
 impl TargetHugePages {
     /// Returns the number of huge pages in both lists.
-    pub fn nr_told(&self) -> usize {
+    pub fn nr_reported(&self) -> usize {
         self.read.len() + self.gone.len()
     }
 }
@@ -74,8 +74,8 @@ impl TargetHugePages {
 impl HugePagesSample {
     /// Checks the sample, and returns a description of the first fault.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let told = self.targets.iter().map(TargetHugePages::nr_told);
-        if told.sum::<usize>() > READS_MAX {
+        let reported = self.targets.iter().map(TargetHugePages::nr_reported);
+        if reported.sum::<usize>() > READS_MAX {
             return Err(TOO_MANY.to_owned());
         }
         if !self.targets.is_sorted_by(|a, b| a.target < b.target) {
@@ -122,7 +122,7 @@ fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TargetHugeP
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
             let (mut targets, mut nr) = (Vec::new(), 0);
             while let Some(target) = list.next_element::<TargetHugePages>()? {
-                nr += target.nr_told();
+                nr += target.nr_reported();
                 if nr > READS_MAX {
                     return Err(de::Error::custom(TOO_MANY));
                 }

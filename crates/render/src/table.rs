@@ -98,6 +98,14 @@ fn width_of(text: &str) -> usize {
     }
 }
 
+/// Escapes characters that would end a cell or a line of Markdown, or begin HTML in it.
+pub fn escape_markdown(text: &str) -> String {
+    text.replace(char::is_control, " ")
+        .replace('\\', "\\\\")
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,7 +39,13 @@ impl TableFormat {
 
     /// Writes the rows of a report's table.
     pub fn rows<T: Tabulate>(&self, of: &T, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        (self.rows)(T::COLUMNS, &|push| of.rows(push), style, out)
+        let rows: Rows<'_> = &|push| {
+            of.rows(&mut |row| {
+                assert_eq!(row.len(), T::COLUMNS.len(), "a value for each column");
+                push(row);
+            });
+        };
+        (self.rows)(T::COLUMNS, rows, style, out)
     }
 }
 

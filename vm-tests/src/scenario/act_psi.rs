@@ -41,7 +41,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
          # This brings all of it back, which then idles until it would be paged out again.\n\
          look brought-back --sum\n\
          sleep 9\n\
-         look spared\n\
+         look kept\n\
          kill $acting; wait $acting\n\
          # The same as a daemon, which is asked for its status.\n\
          isotherm start {LIMITED} >/out/daemon.log 2>&1 &\n\
@@ -63,12 +63,12 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     ));
     stopped(report, &workload::items(&output, "run")?)?;
     ensure!(run.guard_stops >= 1, "the summary tells of no stop");
-    let spared = pages(&output, "spared")?.cold.present;
+    let kept = pages(&output, "kept")?.cold.present;
     report.say(format!(
-        "idle again under pressure, and spared: {}",
-        mib(spared)
+        "idle again under pressure, and not paged out: {}",
+        mib(kept)
     ));
-    about(&[("resident cold memory", spared, COLD, 1 << 20)])?;
+    about(&[("resident cold memory", kept, COLD, 1 << 20)])?;
     status(report, &output)?;
     let (start, end) = (pages(&output, "start")?, pages(&output, "end")?);
     intact(&start, &end, "under pressure")?;

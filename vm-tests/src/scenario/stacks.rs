@@ -81,7 +81,10 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     for (who, wanted) in REFUSED {
         let said = output.text(who)?;
         report.say(format!("{who}: {}", said.trim()));
-        ensure!(said.contains(wanted), "{who} is not told of `{wanted}`");
+        ensure!(
+            said.contains(wanted),
+            "the refusal of {who} lacks `{wanted}`"
+        );
     }
     Ok(())
 }

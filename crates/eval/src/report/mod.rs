@@ -11,7 +11,8 @@ use std::fmt::Write;
 
 use crate::metric::{CPUTIME, MAJFLT, MEMUSED, METRICS, RSS, RSS_AND_POOL, RSS_END, RUNTIME};
 use crate::suite::Suite;
-use crate::text_table::{TextTable, escape_markdown};
+use crate::text_table::TextTable;
+use isotherm_render::table::escape_markdown;
 
 pub use csv::{runs as runs_csv, summary as summary_csv};
 pub use html::page as html;

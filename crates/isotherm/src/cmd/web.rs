@@ -186,12 +186,12 @@ fn followed(args: &Args, socket: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves a page of the items that `tell` sends, until `tell` returns.
+/// Serves a page of the items that `send` passes to it, until `send` returns.
 fn grows(
     args: &Args,
     document: Document,
     waiting_max: usize,
-    tell: impl FnOnce(&Page) -> anyhow::Result<()>,
+    send: impl FnOnce(&Page) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let (items, taken) = mpsc::sync_channel(waiting_max);
     let stop = AtomicBool::new(false);
@@ -204,9 +204,9 @@ fn grows(
         items: taken,
     };
     serve(args, content, &stop, || {
-        let told = tell(&page);
+        let result = send(&page);
         stop.store(true, Ordering::Relaxed);
-        told
+        result
     })
 }
 

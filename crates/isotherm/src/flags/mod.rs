@@ -12,7 +12,7 @@ pub(crate) use acting::{GuardArgs, SchemeArgs, acting};
 pub(crate) use far::FarArgs;
 pub(crate) use file::{contexts_of, load, parse};
 pub(crate) use monitor::MonitorArgs;
-pub(crate) use names::one_of;
+pub(crate) use names::{one_of, one_of_these};
 pub(crate) use targets::{ProcessList, TargetArgs, processes};
 
 use anyhow::ensure;

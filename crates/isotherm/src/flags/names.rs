@@ -6,6 +6,15 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 pub(crate) fn one_of<T: Clone + Send + Sync + 'static>(
     values: &'static [(&'static str, &'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
+    let values = values.iter();
+    one_of_these(values.map(|(name, help, value)| (*name, *help, value)))
+}
+
+/// Parses a name, as [`one_of`] does, of values in any list.
+pub(crate) fn one_of_these<T: Clone + Send + Sync + 'static>(
+    values: impl Iterator<Item = (&'static str, &'static str, &'static T)>,
+) -> impl TypedValueParser<Value = T> {
+    let values: Vec<(&str, &str, &T)> = values.collect();
     let names = values.iter().map(|(name, help, _)| {
         let named = PossibleValue::new(*name);
         if help.is_empty() {

@@ -219,7 +219,9 @@ fn what_is_whole_of_a_damaged_record_is_salvaged_where_that_is_asked_for() {
     assert!(said.contains("what comes before is converted"), "{said}");
     let summary = salvaged.json();
     assert_eq!(summary["snapshots"], 4);
-    let damaged = summary["damaged"].as_str().expect("it is told");
+    let damaged = summary["damaged"]
+        .as_str()
+        .expect("a description of the damage");
     assert!(damaged.contains("byte"), "{damaged}");
     let file = fs::File::open(folder.path().join("whole.isotherm")).expect("there");
     let items = Reader::open(file).expect("a record");

@@ -33,7 +33,7 @@ top | needs a terminal: tests/it/top.rs
 web | serves until it is stopped: tests/it/web.rs, tests/page
 compact --proact | compacts memory: tests/kernel
 compact --daemon | compacts memory: tests/kernel
-damon --export | says what somebody has set up: vm-tests, tests/interop
+damon --export | prints the kernel's DAMON configuration: vm-tests, tests/interop
 workload | takes minutes, a gigabyte: tests/it/workload.rs
 calibrate | needs root, and a process: tests/kernel/predict/calibrate.rs
 simulate --trace app.isotherm --costs | what calibrate wrote: tests/kernel/predict/calibrate.rs

@@ -1,6 +1,7 @@
 //! Tables of GitHub-flavoured Markdown, for issues and documents: sizes and durations have units.
 
 use isotherm_engine::Nanos;
+use isotherm_render::table::escape_markdown;
 
 use super::{Style, TableFormat};
 use crate::rows::{Column, ColumnValue};
@@ -33,10 +34,7 @@ fn cell(column: &Column, value: ColumnValue<'_>, style: &Style) -> String {
     match value {
         ColumnValue::U64(bytes) if column.name.ends_with("bytes") => style.bytes(bytes),
         ColumnValue::U64(time) if column.name.ends_with("_ns") => style.duration(Nanos(time)),
-        _ => {
-            let text = column.field(value).replace(char::is_control, " ");
-            text.replace('\\', "\\\\").replace('|', "\\|")
-        }
+        _ => escape_markdown(&column.field(value)),
     }
 }
 

@@ -174,14 +174,14 @@ impl HugePages {
         // Changes beyond the limit are reported in the next call.
         let mut room = READS_MAX;
         let ended = self.ended.extract_if(.., |of_target| {
-            let fits = of_target.nr_told() <= room;
-            room -= if fits { of_target.nr_told() } else { 0 };
+            let fits = of_target.nr_reported() <= room;
+            room -= if fits { of_target.nr_reported() } else { 0 };
             fits
         });
         let mut targets: Vec<TargetHugePages> = ended.collect();
         for (id, of_target) in &mut self.targets {
             let reported = of_target.tell(*id, room);
-            room -= reported.as_ref().map_or(0, TargetHugePages::nr_told);
+            room -= reported.as_ref().map_or(0, TargetHugePages::nr_reported);
             targets.extend(reported);
         }
         targets.sort_by_key(|of_target| of_target.target);

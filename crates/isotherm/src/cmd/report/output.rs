@@ -4,10 +4,11 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use isotherm_render::colour::Palette;
 use isotherm_report::{Render, ReportFormat, Style, render};
 
+use crate::flags::one_of_these;
 use crate::out::draws_on;
 use crate::whole_file::WholeFile;
 
@@ -69,12 +70,8 @@ pub(super) struct OutputArgs {
 
 /// Parses the name of a format.
 fn format_name() -> impl TypedValueParser<Value = ReportFormat> {
-    let names = ReportFormat::ALL.iter().map(|(name, ..)| *name);
-    PossibleValuesParser::new(names).map(|name| {
-        let mut all = ReportFormat::ALL.iter();
-        let found = all.find(|(known, ..)| *known == name);
-        found.expect("the name is one of these").2
-    })
+    let formats = ReportFormat::ALL.iter();
+    one_of_these(formats.map(|(name, _, format)| (*name, "", format)))
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -89,10 +86,12 @@ impl OutputArgs {
     /// Returns the format that is asked for, or that of the file's name.
     pub(super) fn format(&self) -> anyhow::Result<ReportFormat> {
         let json = self.json.then_some(ReportFormat::Json);
+        if let Some(format) = self.format.or(json) {
+            return Ok(format);
+        }
         let extension = self.file().and_then(Path::extension);
-        let (None, Some(extension)) = (self.format.or(json), extension.and_then(|e| e.to_str()))
-        else {
-            return Ok(self.format.or(json).unwrap_or_default());
+        let Some(extension) = extension.and_then(|extension| extension.to_str()) else {
+            return Ok(ReportFormat::default());
         };
         let mut all = ReportFormat::ALL.iter();
         let found = all.find(|(_, extensions, _)| extensions.contains(&extension));

@@ -65,7 +65,7 @@ fn check_refused(args: &str, words: &[&str]) {
 }
 
 /// Returns a process id that is never used: one above the largest possible.
-fn nobody() -> String {
+fn free_pid() -> String {
     let max = fs::read_to_string("/proc/sys/kernel/pid_max").expect("proc");
     (max.trim().parse::<u32>().expect("a number") + 1).to_string()
 }
@@ -88,11 +88,11 @@ fn what_cannot_be_recorded_is_refused_with_the_reason() {
         check_refused(args, words);
     }
     let Some(_turn) = shared() else { return };
-    let nobody = nobody();
-    let pid = format!("--pid {nobody}");
-    check_refused(&pid, &[&nobody, "does not exist", "did it end"]);
+    let free_pid = free_pid();
+    let pid = format!("--pid {free_pid}");
+    check_refused(&pid, &[&free_pid, "does not exist", "did it end"]);
     for flag in ["--faithful", "--pages"] {
-        check_refused(&format!("{flag} {pid}"), &[&nobody, "does not exist"]);
+        check_refused(&format!("{flag} {pid}"), &[&free_pid, "does not exist"]);
     }
     let words = ["cannot start /no/such/program", "No such file"];
     check_refused("-- /no/such/program", &words);
@@ -121,7 +121,7 @@ fn a_refused_recording_leaves_an_older_record_as_it_was() {
     let (_directory, path) = record_file();
     fs::write(&path, "an older record").expect("a file");
     let targets: [&[&str]; 3] = [
-        &["--pid", &nobody()],
+        &["--pid", &free_pid()],
         &["--", "/no/such/program"],
         &["--cgroup", "/no/such/group"],
     ];

@@ -147,7 +147,7 @@ fn frames_are_sampled_as_damon_does_where_that_is_asked_for() {
     let mut command = isotherm(["record", "--physical", "--faithful"]);
     let what = "a snapshot, and frames that are unknown";
     let (_, record) = record_until(what, &mut command, &path, |record| {
-        // Most frames are mapped by nobody.
+        // No process maps most frames.
         record.snapshots().next().is_some() && record.peak_rss_and_unknown().1 > 0
     });
     assert_eq!(record.header.operations, "paddr");
