@@ -410,6 +410,14 @@ fn summary(results: Vec<Result>, elapsed: Duration) -> (String, bool) {
     }
     for failure in &total.failures {
         let _ = writeln!(text, "FAIL {failure}");
+        for line in total
+            .reasons
+            .get(failure)
+            .into_iter()
+            .flat_map(|r| r.lines())
+        {
+            let _ = writeln!(text, "     {line}");
+        }
     }
     let (passed, failed, skipped) = (total.passed, total.failed, total.skipped.len());
     let _ = writeln!(text, "{passed} passed, {failed} failed, {skipped} skipped");

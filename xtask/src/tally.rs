@@ -9,7 +9,11 @@
 //!
 //! Limits: a SKIP line printed outside of a test's own thread counts for a test of that name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How much of a failed test's output the summary repeats: the end of a long log is what is read first.
+const REASON_LINES: usize = 4;
+const REASON_CHARS: usize = 300;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -19,6 +23,8 @@ pub(crate) struct Tally {
     pub(crate) skipped: Vec<String>,
     /// The names of those that failed, as far as they are known.
     pub(crate) failures: Vec<String>,
+    /// By the name of a test that failed: the last lines that it printed, or the first lines of its panic.
+    pub(crate) reasons: BTreeMap<String, String>,
     /// Tests that failed and passed when they were run again, each with its report.
     pub(crate) again: Vec<String>,
 }
@@ -67,6 +73,7 @@ impl Tally {
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
         self.failures.extend(other.failures);
+        self.reasons.extend(other.reasons);
         self.again.extend(other.again);
     }
 }
@@ -76,6 +83,9 @@ struct Reader {
     tally: Tally,
     /// The test whose output is being shown.
     section: Option<String>,
+    /// The last lines of the test whose output is being shown, or of the script.
+    last: VecDeque<String>,
+    is_panic: bool,
     /// These are the sections of tests that failed: their SKIP lines do not count.
     in_failures: bool,
     /// SKIP lines of the current test binary: by test, or by the name in the line.
@@ -92,14 +102,36 @@ fn failed_test(line: &str) -> Option<&str> {
 }
 
 impl Reader {
+    /// Keeps the last lines, or the first from a panic on: a backtrace may follow.
+    fn keep(&mut self, line: &str) {
+        if line.contains("panicked at ") {
+            self.last.clear();
+            self.is_panic = true;
+        }
+        if line.trim().is_empty() || self.is_panic && self.last.len() == REASON_LINES {
+            return;
+        }
+        self.last.truncate(REASON_LINES - 1);
+        self.last
+            .push_front(line.chars().take(REASON_CHARS).collect());
+    }
+
+    /// Keeps the last lines as the reason for which `name` failed.
+    fn reason(&mut self, name: &str) {
+        let lines: Vec<String> = std::mem::take(&mut self.last).into_iter().rev().collect();
+        self.tally.reasons.insert(name.to_owned(), lines.join("\n"));
+        self.is_panic = false;
+    }
+
     fn line(&mut self, line: &str) {
         // A script or pytest prints this, outside of any test.
         let failed_check = line.strip_prefix("FAILED ");
         let failed_check = failed_check.filter(|_| self.section.is_none());
         if let Some(name) = section(line) {
+            self.end_of_section();
             self.section = Some(name.to_owned());
         } else if matches!(line.trim(), "successes:" | "failures:") {
-            self.section = None;
+            self.end_of_section();
             self.in_failures = line.trim() == "failures:";
         } else if let Some(skip) = line.trim_start().strip_prefix("SKIP ") {
             if self.in_failures {
@@ -112,14 +144,27 @@ impl Reader {
             self.again(again);
         } else if let Some(ignored) = ignored(line) {
             self.tally.skipped.push(ignored);
-        } else if let Some(name) = failed_test(line).or(failed_check) {
+        } else if let Some(name) = failed_test(line) {
             self.tally.failures.push(name.to_owned());
+        } else if let Some(name) = failed_check {
+            self.tally.failures.push(name.to_owned());
+            self.reason(name);
         } else if let Some(totals) = line.strip_prefix("test result: ") {
             self.end_of_binary(totals);
         } else if let Some(passed) = number_before(line, "passed") {
             let count = |word| number_before(line, word).unwrap_or(0);
             self.script = Some((passed, count("failed") + count("error"), count("skipped")));
+        } else {
+            self.keep(line);
         }
+    }
+
+    fn end_of_section(&mut self) {
+        match self.section.take() {
+            Some(name) if self.in_failures => self.reason(&name),
+            _ => self.last.clear(),
+        }
+        self.is_panic = false;
     }
 
     fn again(&mut self, text: &str) {
@@ -251,8 +296,15 @@ mod tests {
         let timed = "test a ... ok <0.1s>\ntest c ... FAILED <0.002s>\n\nsuccesses:\n\n---- a stdout ----\nFAILED no\n\n\
                      test result: FAILED. 1 passed; 1 failed; 0 ignored";
         assert_eq!(Tally::read(timed).failures, ["c"]);
-        let script = "FAILED readers\n3 passed, 1 failed, 0 skipped\n";
-        assert_eq!(Tally::read(script).failures, ["readers"]);
+        let script = "wrote it\nno such file\nFAILED readers\n3 passed, 1 failed, 0 skipped\n";
+        let tally = Tally::read(script);
+        assert_eq!(tally.failures, ["readers"]);
+        assert_eq!(tally.reasons["readers"], "wrote it\nno such file");
+        let panicked = "test b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nfine\n\nfailures:\n\n---- b stdout ----\n\n\
+                        thread 'b' panicked at b.rs:1:2:\nleft is right\n\n\n\
+                        failures:\n    b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored";
+        let reason = "thread 'b' panicked at b.rs:1:2:\nleft is right";
+        assert_eq!(Tally::read(panicked).reasons["b"], reason);
     }
 
     #[test]

@@ -206,7 +206,7 @@ pub enum RoundEnd {
     /// Other threads waited for a zone's lock.
     Contended,
     /// No more pages could be moved: the scanners have met.
-    Completed,
+    ToTheEnd,
     /// The user interrupted the compaction.
     Interrupted,
 }
@@ -218,7 +218,7 @@ impl RoundEnd {
             Self::AtLow => "at_low",
             Self::Kswapd => "kswapd",
             Self::Contended => "contended",
-            Self::Completed => "to_the_end",
+            Self::ToTheEnd => "to_the_end",
             Self::Interrupted => "interrupted",
         }
     }

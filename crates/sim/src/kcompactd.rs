@@ -200,7 +200,7 @@ impl Thread {
         } else if facts.kswapd_active && !self.has_met_end {
             RoundEnd::Kswapd
         } else {
-            RoundEnd::Completed
+            RoundEnd::ToTheEnd
         };
         self.ended.push(Round {
             time: self.clock,

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, World, contrary_schemes};
+use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec, World, contrary_schemes};
 use isotherm_engine::{AddressRange, Attributes};
 use isotherm_linux::host::split_gives_back;
 use isotherm_linux::{cgroup, swap};
@@ -16,6 +16,10 @@ use super::is_dry_run;
 pub fn warnings(spec: &SessionSpec) -> Vec<String> {
     if spec.world == World::Kernel {
         return of_kernel_schemes(spec);
+    }
+    let is_simulated = |context: &ContextSpec| context.targets == TargetSpec::Simulated;
+    if spec.contexts.iter().all(is_simulated) {
+        return Vec::new();
     }
     if !spec.acts() {
         return of_damon(Path::new("/sys"));
@@ -210,7 +214,7 @@ fn damon(sys: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use isotherm_config::{ProcessSpec, TargetSpec};
+    use isotherm_config::ProcessSpec;
     use isotherm_engine::table::TableAttributes;
 
     use super::*;

@@ -140,7 +140,7 @@ impl Node {
         let mut compacting = trigger.start()?;
         let ended = loop {
             if compacting.wait(STEP) {
-                break RoundEnd::Completed;
+                break RoundEnd::ToTheEnd;
             }
             if signals.is_stopped() {
                 break RoundEnd::Interrupted;
@@ -174,7 +174,7 @@ impl Node {
             score_after: node_score(&after, self.attributes().order),
             // The round may have ended just when it was about to be stopped.
             ended: if to_the_end {
-                RoundEnd::Completed
+                RoundEnd::ToTheEnd
             } else {
                 ended
             },

@@ -184,7 +184,7 @@ fn sentence(round: &CompactionRound) -> String {
         RoundEnd::AtLow => "down to the low threshold",
         RoundEnd::Kswapd => "stopped for kswapd",
         RoundEnd::Contended => "stopped, as others waited for a zone's lock",
-        RoundEnd::Completed => "until the kernel found nothing more to move",
+        RoundEnd::ToTheEnd => "until the kernel found nothing more to move",
         RoundEnd::Interrupted => "until interrupted",
     };
     let mut text = format!(
