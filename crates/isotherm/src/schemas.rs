@@ -11,11 +11,7 @@ use isotherm_linux::host::HostReport;
 use isotherm_record::{Header, Item};
 use isotherm_report::blame::BlameDiffReport;
 use isotherm_report::flat::{Column, TABLES};
-use isotherm_report::{
-    AccessReport, ActionsReport, BlameReport, DiffReport, EthpCurveReport, FootprintReport,
-    FragmentationReport, HeatmapReport, IdleReport, MachineReport, ReclaimCurveReport,
-    SummaryReport, Tabulate, WssReport,
-};
+use isotherm_report::{EthpCurveReport, ReclaimCurveReport, Tabulate};
 use isotherm_session::compare::Comparison;
 use isotherm_session::restore::RestoreReport;
 use isotherm_session::{CheckReport, KernelDamonReport};
@@ -26,7 +22,7 @@ use serde_json::Value;
 use crate::cmd::{convert, record, reproduce, swap};
 use crate::out;
 
-struct Printed {
+pub(crate) struct Printed {
     /// Name of the schema's file.
     name: String,
     subject: String,
@@ -48,7 +44,7 @@ fn command(command: &str, schema: Schema) -> Printed {
     named(&name, &format!("`{command}`"), schema)
 }
 
-fn report<R: JsonSchema + Tabulate>(name: &str) -> Printed {
+pub(crate) fn report<R: JsonSchema + Tabulate>(name: &str) -> Printed {
     Printed {
         columns: R::COLUMNS,
         ..command(name, schema_for!(R))
@@ -63,28 +59,19 @@ fn schemas() -> Vec<Printed> {
 
 /// Returns the schemas of records, and of reports about them.
 fn of_records() -> Vec<Printed> {
-    vec![
+    let mut all = vec![
         named(
             "record-header",
             "the header of a record",
             schema_for!(Header),
         ),
         named("record-item", "an item of a record", schema_for!(Item)),
-        report::<AccessReport>("report access"),
-        report::<ActionsReport>("report actions"),
-        report::<BlameReport>("report blame"),
         report::<BlameDiffReport>("report blame --against"),
-        report::<DiffReport>("report diff"),
-        report::<FootprintReport>("report footprint"),
-        report::<FragmentationReport>("report fragmentation"),
-        report::<HeatmapReport>("report heatmap"),
-        report::<IdleReport>("report idle"),
-        report::<MachineReport>("report machine"),
-        report::<SummaryReport>("report summary"),
-        report::<WssReport>("report wss"),
         report::<ReclaimCurveReport>("reclaim-curve"),
         report::<EthpCurveReport>("ethp-curve"),
-    ]
+    ];
+    all.extend(crate::cmd::report::schemas());
+    all
 }
 
 /// Returns the schemas of other commands' results.

@@ -46,29 +46,50 @@ pub(crate) struct Args {
     report: Report,
 }
 
-#[derive(Subcommand)]
-enum Report {
-    Access(Box<AccessArgs>),
-    Heatmap(HeatmapArgs),
-    Wss(WssArgs),
-    Idle(IdleArgs),
-    Blame(blame::BlameArgs),
-    Footprint(FootprintArgs),
-    Fragmentation(FragmentationArgs),
+/// Declares the reports: each is a line of a name, its options, what runs it, and the type of its JSON.
+macro_rules! reports {
+    ($($(#[$attribute:meta])* $name:ident($args:ty) => $run:path, $json:ident;)*) => {
+        #[derive(Subcommand)]
+        enum Report {
+            $($(#[$attribute])* $name($args),)*
+        }
+
+        pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+            match args.report {
+                $(Report::$name(args) => $run(&args),)*
+            }
+        }
+
+        #[cfg(test)]
+        pub(crate) fn schemas() -> Vec<crate::schemas::Printed> {
+            let name = |name: &str| format!("report {}", name.to_lowercase());
+            vec![$(crate::schemas::report::<isotherm_report::$json>(&name(stringify!($name))),)*]
+        }
+    };
+}
+
+reports! {
+    Access(Box<AccessArgs>) => access, AccessReport;
+    Heatmap(HeatmapArgs) => heatmap, HeatmapReport;
+    Wss(WssArgs) => wss, WssReport;
+    Idle(IdleArgs) => idle, IdleReport;
+    Blame(blame::BlameArgs) => blame::blame, BlameReport;
+    Footprint(FootprintArgs) => footprint, FootprintReport;
+    Fragmentation(FragmentationArgs) => fragmentation, FragmentationReport;
     /// Show what the machine's memory is used for: by class, process, control group and node, and how much is idle.
     #[command(after_help = "Example:
   isotherm record --all --duration 1min -o machine.isotherm
   isotherm report machine machine.isotherm -o machine.html")]
-    Machine(CommonArgs),
+    Machine(CommonArgs) => more::machine, MachineReport;
     /// Summarize a record on one screen: memory by process, cold memory, savings by paging out, and the next steps.
     #[command(after_help = "Example:\n  isotherm report summary redis.isotherm")]
-    Summary(CommonArgs),
-    Diff(more::DiffArgs),
+    Summary(CommonArgs) => more::summary, SummaryReport;
+    Diff(more::DiffArgs) => more::diff, DiffReport;
     /// Show what schemes tried and did, what was refused and why, and how the guard stood, over time.
     #[command(after_help = "Example:
   isotherm run --preset prcl -o run.isotherm --duration 5min --pid 1234
   isotherm report actions run.isotherm -o actions.html")]
-    Actions(CommonArgs),
+    Actions(CommonArgs) => more::actions, ActionsReport;
 }
 
 /// The record, the part of it to report on, and the output.
@@ -279,22 +300,6 @@ struct FragmentationArgs {
     over_time: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.report {
-        Report::Access(args) => access(&args),
-        Report::Heatmap(args) => heatmap(&args),
-        Report::Wss(args) => wss(args),
-        Report::Idle(args) => idle(args),
-        Report::Blame(args) => blame::blame(&args),
-        Report::Footprint(args) => footprint(&args),
-        Report::Fragmentation(args) => fragmentation(&args),
-        Report::Machine(common) => more::machine(&common),
-        Report::Summary(common) => more::summary(&common),
-        Report::Diff(args) => more::diff(&args),
-        Report::Actions(common) => more::actions(&common),
-    }
-}
-
 fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let format = common.output.format()?;
@@ -410,11 +415,11 @@ fn page(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&shown.extent))
 }
 
-fn wss(args: WssArgs) -> anyhow::Result<ExitCode> {
+fn wss(args: &WssArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = WssOptions {
         min_rate: args.min_rate,
-        percentiles: args.percentiles,
+        percentiles: args.percentiles.clone(),
     };
     let make = |header: &_| Wss::new(header, common.scope(), options);
     let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
@@ -424,12 +429,12 @@ fn wss(args: WssArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&extent))
 }
 
-fn idle(args: IdleArgs) -> anyhow::Result<ExitCode> {
+fn idle(args: &IdleArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let options = IdleOptions {
         at: args.at,
-        at_least: args.idle,
-        percentiles: args.percentiles,
+        at_least: args.idle.clone(),
+        percentiles: args.percentiles.clone(),
     };
     let make = |header: &_| Idle::new(header, common.scope(), options);
     let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
