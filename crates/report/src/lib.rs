@@ -40,6 +40,7 @@ pub mod reclaim_curve;
 pub mod render;
 pub mod summary;
 pub mod table;
+pub mod temperature;
 pub mod tiers;
 pub mod wss;
 
@@ -74,6 +75,7 @@ pub use render::{Render, ReportFormat, Style};
 pub use rows::{Column, ColumnType, ColumnValue};
 pub use summary::SummaryReport;
 pub use table::Tabulate;
+pub use temperature::TemperatureReport;
 pub use tiers::{Tiers, TiersReport};
 pub use wss::{Wss, WssOptions, WssReport};
 

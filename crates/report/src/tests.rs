@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::access::{OptionalBounds, SortBy, Which};
 use super::idle::IdleBytes;
 use super::render::{AccessWriter, write};
+use super::temperature::{TemperatureByTarget, TemperatureOptions};
 use super::test_records::machine::{BETWEEN, machine_record};
 use super::test_records::{
     actions_record, fragmentation_record, header, small_record, snapshot_at,
@@ -184,6 +185,13 @@ fn reports_are_as_before() {
     check("wss", &finished(wss, &small));
     let idle = Idle::new(&header, scope, IdleOptions::default());
     check("idle", &finished(idle, &small));
+    let weights = TemperatureOptions {
+        at: None,
+        rate_weight: 1.0,
+        age_weight: 1.0,
+    };
+    let temperature = TemperatureByTarget::new(&header, scope, weights);
+    check("temperature", &finished(temperature, &small));
     let fragmentation = Fragmentation::new(&header, scope);
     let fragmentation = finished(fragmentation, &fragmentation_record());
     check("fragmentation", &fragmentation);

@@ -10,6 +10,7 @@ mod output;
 mod parse;
 pub(crate) mod reclaim_curve;
 pub(crate) mod source;
+mod temperature;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,6 +72,7 @@ macro_rules! reports {
 reports! {
     Access(Box<AccessArgs>) => access, AccessReport;
     Heatmap(HeatmapArgs) => heatmap, HeatmapReport;
+    Temperature(temperature::TemperatureArgs) => temperature::run, TemperatureReport;
     Wss(WssArgs) => wss, WssReport;
     Idle(IdleArgs) => idle, IdleReport;
     Blame(blame::BlameArgs) => blame::blame, BlameReport;

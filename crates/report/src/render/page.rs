@@ -1,7 +1,8 @@
 //! Parts of pages that are about a record.
 
 use isotherm_engine::units;
-pub(super) use isotherm_render::page::{END, begin, escape, figure, table};
+pub(crate) use isotherm_render::page::figure;
+pub(super) use isotherm_render::page::{END, begin, escape, table};
 
 use crate::context::RecordInfo;
 
@@ -25,7 +26,7 @@ pub fn subject(record: &RecordInfo) -> String {
     parts.join(" · ")
 }
 
-pub(super) fn start(title: &str, record: &RecordInfo) -> String {
+pub(crate) fn start(title: &str, record: &RecordInfo) -> String {
     begin(title, &subject(record))
 }
 
