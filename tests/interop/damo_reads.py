@@ -39,7 +39,9 @@ def compare(expected, paths):
     for path in paths:
         seen = totals(path)
         print(path, seen)
-        failed |= seen != expected
+        # Ages are summed in floating point there, in whole nanoseconds here.
+        apart = abs(seen["age_us"] - expected["age_us"])
+        failed |= seen | {"age_us": 0} != expected | {"age_us": 0} or apart > 1
     if failed:
         print("isotherm:", expected)
     sys.exit(failed)

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How much of a failed test's output the summary repeats: the end of a long log is what is read first.
+/// Lines of a failed test's output in the summary: the end of a long log is read first.
 const REASON_LINES: usize = 4;
 const REASON_CHARS: usize = 300;
 
@@ -23,7 +23,7 @@ pub(crate) struct Tally {
     pub(crate) skipped: Vec<String>,
     /// The names of those that failed, as far as they are known.
     pub(crate) failures: Vec<String>,
-    /// By the name of a test that failed: the last lines that it printed, or the first lines of its panic.
+    /// The last lines that a failed test printed, or the first of its panic, by its name.
     pub(crate) reasons: BTreeMap<String, String>,
     /// Tests that failed and passed when they were run again, each with its report.
     pub(crate) again: Vec<String>,

@@ -45,8 +45,6 @@ pub mod tiers;
 pub mod wss;
 
 #[cfg(test)]
-mod resident;
-#[cfg(test)]
 mod test_records;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,8 @@
 //! After a wanted change, `UPDATE_GOLDEN=1 cargo test -p isotherm-report` writes the files anew; read the difference
 //! before committing it.
 
+mod resident;
+
 use crate::Accumulate;
 use std::path::Path;
 

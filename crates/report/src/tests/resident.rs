@@ -4,8 +4,8 @@ use crate::Accumulate;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionMemory, RegionSnapshot, Snapshot};
 use proptest::prelude::*;
 
-use super::test_records::{header, snapshot_at};
-use super::{
+use crate::test_records::{header, snapshot_at};
+use crate::{
     Access, AccessOptions, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions, Scope, Wss,
     WssOptions,
 };
@@ -160,17 +160,17 @@ fn swapped_out_memory_is_blank_in_the_heatmap() {
 #[test]
 fn the_summary_and_a_comparison_are_of_memory() {
     let overview = |item: &Item| {
-        let mut overviews = super::Overviews::new(&header(), Scope::default());
+        let mut overviews = crate::Overviews::new(&header(), Scope::default());
         overviews.push(item);
         overviews.finish()
     };
-    let summary = super::SummaryReport::new(overview(&sparse()));
+    let summary = crate::SummaryReport::new(overview(&sparse()));
     assert_eq!(summary.reclaim.bytes, Some(15 * PAGE_SIZE));
     assert_eq!(
         summary.verdict,
         "target 0 uses 40 KiB of 280 KiB resident (14 %); 60 KiB (21 %) has been idle for 5 s or more"
     );
-    let diff = super::DiffReport::new(overview(&sparse()), overview(&sparse()));
+    let diff = crate::DiffReport::new(overview(&sparse()), overview(&sparse()));
     assert_eq!(diff.targets[0].a, diff.targets[0].b);
     assert!(diff.mappings.is_empty(), "nothing changed");
 }
@@ -183,9 +183,9 @@ fn a_guard_that_is_still_closed_counts_to_the_end_of_the_record() {
         max_slowdown: Some(0.01),
         ..GuardLimits::default()
     };
-    let mut actions = super::Actions::new(&header(), Scope::default());
+    let mut actions = crate::Actions::new(&header(), Scope::default());
     for (second, is_open) in [true, false, true, false, false].into_iter().enumerate() {
-        let time = super::test_records::at(second as u64 * 1000);
+        let time = crate::test_records::at(second as u64 * 1000);
         actions.push(&Item::Action(ActionSample {
             time,
             action: "pageout".into(),
