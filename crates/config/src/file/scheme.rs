@@ -64,7 +64,7 @@ pub(crate) fn read(cursor: &Cursor) -> Option<Scheme> {
 }
 
 fn read_action(cursor: &Cursor) -> Option<Action> {
-    let names = Action::ALL.map(Action::name);
+    let names = action_names();
     let word = cursor.text(&one_of(&names))?;
     let action = word.parse().ok();
     if action.is_none() {
@@ -73,9 +73,13 @@ fn read_action(cursor: &Cursor) -> Option<Action> {
     action
 }
 
+fn action_names() -> Vec<&'static str> {
+    Action::ALL.iter().map(|action| action.name()).collect()
+}
+
 /// Reports an unknown action, with the known ones.
 pub(crate) fn unknown_action(word: &str) -> Problem {
-    let names = Action::ALL.map(Action::name);
+    let names = action_names();
     let former = Action::FORMER_NAMES.map(|(name, _)| name);
     Problem {
         suggestion: nearest(word, &[&names[..], &former].concat()),

@@ -5,33 +5,73 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An action, by DAMOS's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
+/// Declares the actions, in DAMOS's order: the variant, DAMOS's name, the order in which it takes memory, its effect.
+macro_rules! actions {
+    ($($(#[$doc:meta])* $variant:ident, $name:literal, $order:ident, $effect:expr;)*) => {
+        /// An action, by DAMOS's name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "snake_case")]
+        pub enum Action {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Action {
+            /// Every action, in DAMOS's order.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Returns DAMOS's name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// Returns the order in which it takes memory.
+            pub const fn order(self) -> Order {
+                match self {
+                    $(Self::$variant => Order::$order,)*
+                }
+            }
+
+            /// Returns its effect on memory, if it has one.
+            pub const fn effect(self) -> Option<Effect> {
+                match self {
+                    $(Self::$variant => $effect,)*
+                }
+            }
+        }
+    };
+}
+
+const NEAR: Option<Effect> = Some(Effect::Nearness(true));
+const FAR: Option<Effect> = Some(Effect::Nearness(false));
+const HUGE: Option<Effect> = Some(Effect::HugePages(true));
+const SMALL: Option<Effect> = Some(Effect::HugePages(false));
+
+actions! {
     /// Read it in ahead of use (`MADV_WILLNEED`).
-    Willneed,
+    Willneed, "willneed", Equal, NEAR;
     /// Let reclaim take it first (`MADV_COLD`).
-    Cold,
+    Cold, "cold", Equal, FAR;
     /// Reclaim it now (`MADV_PAGEOUT`).
-    Pageout,
+    Pageout, "pageout", ColdFirst, FAR;
     /// Back it with huge pages when that suits the kernel (`MADV_HUGEPAGE`).
-    Hugepage,
+    Hugepage, "hugepage", Equal, HUGE;
     /// Do not back it with huge pages, and split those that are there (`MADV_NOHUGEPAGE`).
-    Nohugepage,
+    Nohugepage, "nohugepage", Equal, SMALL;
     /// Back it with huge pages now (`MADV_COLLAPSE`).
-    Collapse,
+    Collapse, "collapse", Equal, HUGE;
     /// Let reclaim take it last.
-    LruPrio,
+    LruPrio, "lru_prio", HotFirst, NEAR;
     /// Let reclaim take it first.
-    LruDeprio,
+    LruDeprio, "lru_deprio", ColdFirst, FAR;
     /// Move it to another node, the hottest first.
-    MigrateHot,
+    MigrateHot, "migrate_hot", HotFirst, NEAR;
     /// Move it to another node, the coldest first.
-    MigrateCold,
+    MigrateCold, "migrate_cold", ColdFirst, FAR;
     /// Only count it.
-    Stat,
+    Stat, "stat", Equal, None;
 }
 
 /// Order in which an action takes memory, if a quota does not allow all of it (`damos_pageout_score` and related
@@ -67,69 +107,10 @@ impl Effect {
 }
 
 impl Action {
-    /// Every action, in DAMOS's order.
-    pub const ALL: [Self; 11] = [
-        Self::Willneed,
-        Self::Cold,
-        Self::Pageout,
-        Self::Hugepage,
-        Self::Nohugepage,
-        Self::Collapse,
-        Self::LruPrio,
-        Self::LruDeprio,
-        Self::MigrateHot,
-        Self::MigrateCold,
-        Self::Stat,
-    ];
-
     /// Names under which actions were published before DAMOS had its present ones: `DAMOS_DEMOTE` and `DAMOS_PROMOTE`
     /// of *HMSDK v2.0* and of the first patches for tiered memory.
     pub const FORMER_NAMES: [(&'static str, Self); 2] =
         [("demote", Self::MigrateCold), ("promote", Self::MigrateHot)];
-
-    /// Returns DAMOS's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Willneed => "willneed",
-            Self::Cold => "cold",
-            Self::Pageout => "pageout",
-            Self::Hugepage => "hugepage",
-            Self::Nohugepage => "nohugepage",
-            Self::Collapse => "collapse",
-            Self::LruPrio => "lru_prio",
-            Self::LruDeprio => "lru_deprio",
-            Self::MigrateHot => "migrate_hot",
-            Self::MigrateCold => "migrate_cold",
-            Self::Stat => "stat",
-        }
-    }
-
-    /// Returns the order in which it takes memory.
-    pub const fn order(self) -> Order {
-        match self {
-            Self::LruPrio | Self::MigrateHot => Order::HotFirst,
-            Self::Pageout | Self::LruDeprio | Self::MigrateCold => Order::ColdFirst,
-            Self::Willneed
-            | Self::Cold
-            | Self::Hugepage
-            | Self::Nohugepage
-            | Self::Collapse
-            | Self::Stat => Order::Equal,
-        }
-    }
-
-    /// Returns its effect on memory, if it has one.
-    pub const fn effect(self) -> Option<Effect> {
-        match self {
-            Self::Hugepage | Self::Collapse => Some(Effect::HugePages(true)),
-            Self::Nohugepage => Some(Effect::HugePages(false)),
-            Self::Willneed | Self::LruPrio | Self::MigrateHot => Some(Effect::Nearness(true)),
-            Self::Cold | Self::Pageout | Self::LruDeprio | Self::MigrateCold => {
-                Some(Effect::Nearness(false))
-            }
-            Self::Stat => None,
-        }
-    }
 
     /// Returns whether the kernel applies it through the LRU lists, which hold no locked memory.
     pub const fn is_reclaim(self) -> bool {
@@ -156,7 +137,7 @@ impl FromStr for Action {
     fn from_str(name: &str) -> Result<Self, ()> {
         let plain = name.to_ascii_lowercase();
         let plain = plain.strip_prefix("damos_").unwrap_or(&plain);
-        let names = Self::ALL.into_iter().map(|action| (action.name(), action));
+        let names = Self::ALL.iter().map(|action| (action.name(), *action));
         let mut names = names.chain(Self::FORMER_NAMES);
         let found = names.find(|(name, _)| *name == plain);
         found.map(|(_, action)| action).ok_or(())
@@ -180,7 +161,7 @@ mod tests {
     #[test]
     fn actions_are_known_by_their_former_names() {
         for action in Action::ALL {
-            assert_eq!(action.name().parse(), Ok(action));
+            assert_eq!(action.name().parse(), Ok(*action));
         }
         for (name, action) in [
             ("DEMOTE", Action::MigrateCold),
