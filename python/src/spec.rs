@@ -241,7 +241,7 @@ impl SessionSpec {
     #[pyo3(signature = (*, pids=None, cgroup=None, all=false, physical=false, node=None, simulated=false,
         exclude=None, ranges=None, children=false,
         config=None, schemes=None, presets=None, dry_run=false, save=None, keep_free=None, max_waste=None,
-        guard=true, max_slowdown=None, max_refaults_per_s=None, max_psi=None, max_refault_wait=None, act_budget=None,
+        guard=true, max_slowdown=None, slowdown_over=None, max_refaults_per_s=None, max_psi=None, max_refault_wait=None, act_budget=None,
         progress_cmd=None,
         cpu_budget=None, faithful=false, pages=false, sample_interval=None, aggregation_interval=None,
         update_interval=None, regions=None, seed=1, world="linux"))]
@@ -269,6 +269,7 @@ impl SessionSpec {
         max_waste: Option<Share>,
         guard: bool,
         max_slowdown: Option<Share>,
+        slowdown_over: Option<Time>,
         max_refaults_per_s: Option<f64>,
         max_psi: Option<Share>,
         max_refault_wait: Option<Time>,
@@ -330,6 +331,7 @@ impl SessionSpec {
                 no_guard: !guard,
                 limits: GuardLimits {
                     max_slowdown: share(max_slowdown),
+                    slowdown_over: time(slowdown_over),
                     max_refaults_per_s,
                     max_psi: share(max_psi),
                     max_refault_wait: time(max_refault_wait),

@@ -81,6 +81,7 @@ pub struct TargetConfig {
 ///   max_nr_regions: 1000     # where nr_regions is not given
 ///   guard:
 ///     max_slowdown: 1 %      # most time that targets may lose
+///     slowdown_over: 10 min  # in any period of this length
 ///     max_refaults_per_s: 100
 ///     max_psi: 5 %           # most memory pressure: share of time that some task waited
 ///     max_refault_wait: 50 ms  # most time that a target may wait for memory within a second

@@ -19,13 +19,18 @@
 //! ```
 //!
 //! **Debt.** A limit on the slowdown also limits the total loss ([`Ledger`]): to `max_slowdown` of the time since the
-//! start, and of the last ten minutes. A loss is
+//! start, and of the last ten minutes ([`GuardLimits::slowdown_over`]). A loss is
 //!
 //! - the time that a target's threads waited for memory that schemes took, at most the time that passed; of several
 //!   targets the one that waited longest counts, as each has its own time to lose;
 //! - the CPU time that acting took from a machine without idle CPUs, times the targets' part of the CPU time in use. It
 //!   is not divided by the number of CPUs: a delayed thread may hold a lock that all others wait for, which happens in
 //!   programs that share one.
+//!
+//! What is left of the accounts may be lost within a minute, up to [`BURST`] times the limit in each second. Acting is an
+//! investment: it costs at once and pays for as long as the memory stays away. The time for which targets ran before
+//! counts as well ([`Guard::grant`]), so that a service that runs for days is served at once, and a command that begins
+//! now with care.
 //!
 //! A debt above one step closes the guard until it is paid back. CPU time alone does not cause such a debt: a step is
 //! no longer than the ledger's balance ([`Guard::available_loss_ns`]).
@@ -65,8 +70,16 @@ pub use refaults::RefaultHistory;
 
 /// Default share of their time that targets may lose.
 pub const MAX_SLOWDOWN: f64 = 0.01;
+/// Default period of [`GuardLimits::max_slowdown`]. Paging out a gigabyte takes 1 to 5 s of CPU, which 1 % of ten minutes
+/// pays for, and a service that is read again after a while is not slowed for longer than a person notices.
+pub const SLOWDOWN_OVER: Nanos = Nanos::from_millis(600_000);
 /// Default share of one CPU that acting may take from busy CPUs.
 pub const ACT_BUDGET: f64 = 0.05;
+
+/// Most that targets may lose in a second while the accounts allow it, in multiples of the limit.
+const BURST: f64 = 5.0;
+/// Seconds in which the rest of the accounts may be lost.
+const SPENT_IN_S: f64 = 60.0;
 
 /// Least CPU time per second that refaults are related to: a few refaults do not slow a target that runs less.
 const LEAST_CPU_PER_S: f64 = 0.02;
@@ -83,6 +96,9 @@ pub fn waited_share(faults: u64, cost: Nanos, cpu_s: f64, seconds: f64) -> f64 {
 pub struct GuardLimits {
     /// Share of their time that targets may lose, 0 to 1.
     pub max_slowdown: Option<f64>,
+    /// Period in which no more than this share may be lost; `None`: [`SLOWDOWN_OVER`].
+    #[serde(default)]
+    pub slowdown_over: Option<Nanos>,
     /// Refaults (major faults) per second, all targets together.
     pub max_refaults_per_s: Option<f64>,
     /// Share of time in which some task waited for memory, 0 to 1.
@@ -98,6 +114,7 @@ impl GuardLimits {
     pub fn or(self, general: Self) -> Self {
         Self {
             max_slowdown: self.max_slowdown.or(general.max_slowdown),
+            slowdown_over: self.slowdown_over.or(general.slowdown_over),
             max_refaults_per_s: self.max_refaults_per_s.or(general.max_refaults_per_s),
             max_psi: self.max_psi.or(general.max_psi),
             max_refault_wait: self.max_refault_wait.or(general.max_refault_wait),
@@ -116,7 +133,11 @@ impl GuardLimits {
 
     /// Returns whether any limit is set.
     pub fn is_limited(&self) -> bool {
-        *self != Self::default()
+        let no_limit = Self {
+            slowdown_over: self.slowdown_over,
+            ..Self::default()
+        };
+        *self != no_limit
     }
 }
 
@@ -198,7 +219,7 @@ pub struct GuardStatus {
     /// Losses of the targets since the start.
     #[serde(default)]
     pub since_start: Account,
-    /// Losses of the targets in the last ten minutes.
+    /// Losses of the targets in the last ten minutes, or the period of the limit.
     #[serde(default)]
     pub recent: Account,
     /// State of the budget of acting.
@@ -268,6 +289,7 @@ impl Guard {
     pub fn new(limits: GuardLimits) -> Self {
         Self {
             limits,
+            ledger: Ledger::over(limits.slowdown_over.unwrap_or(SLOWDOWN_OVER)),
             ..Self::default()
         }
     }
@@ -285,6 +307,8 @@ impl Guard {
     /// Changes the limits while running.
     pub fn set_limits(&mut self, limits: GuardLimits) {
         self.limits = limits;
+        self.ledger
+            .set_period(limits.slowdown_over.unwrap_or(SLOWDOWN_OVER));
     }
 
     /// Takes in the signals since the last call, about a second ago, and the size of the pools. Returns whether that
@@ -315,6 +339,21 @@ impl Guard {
             rate.refill(elapsed, bytes);
         }
         were_open != Pool::ALL.map(|pool| self.is_open(pool))
+    }
+
+    /// Grants what targets were allowed to lose in the time `lived` before `now`, of which one period counts.
+    pub fn grant(&mut self, now: Nanos, lived: Nanos) {
+        if let Some(share) = self.limits.max_slowdown {
+            self.ledger.grant(now, lived, share);
+        }
+    }
+
+    /// Returns the share of their time that targets may lose now; `None`: no limit.
+    fn max_slowdown_now(&self) -> Option<f64> {
+        self.limits.max_slowdown.map(|share| {
+            let left = self.ledger.available_ns().max(0.0) / 1e9 / SPENT_IN_S;
+            (share + left).min(share * BURST)
+        })
     }
 
     /// Charges CPU time that acting took from the targets (on busy CPUs).
@@ -436,7 +475,9 @@ impl Guard {
         self.ledger.add(now, allowed, lost);
         let of_processes = 1.0 - pools.cache_share.unwrap_or(0.0);
         let lost = Nanos((lost.0 as f64 * of_processes) as u64);
-        self.backoff.observe(now, elapsed, allowed, lost);
+        let allowed_now = self.max_slowdown_now().unwrap_or(share);
+        let allowed_now = Nanos((allowed_now * elapsed * 1e9) as u64);
+        self.backoff.observe(now, elapsed, allowed_now, lost);
         let available = self.ledger.available_ns();
         if self.is_in_debt {
             self.is_in_debt = available < 0.0;
@@ -470,7 +511,7 @@ impl Guard {
         let (waited, wait_max) = (seconds(signals.waited), seconds(limits.max_refault_wait));
         let (refaults, refaults_max) = (signals.refaults_per_s, limits.max_refaults_per_s);
         [
-            (signals.slowdown, limits.max_slowdown, Limit::Slowdown),
+            (signals.slowdown, self.max_slowdown_now(), Limit::Slowdown),
             (refaults, refaults_max, Limit::Refaults),
             (signals.psi, limits.max_psi, Limit::Psi),
             (waited, wait_max, Limit::RefaultWait),

@@ -237,6 +237,7 @@ class SessionSpec:
         max_waste: _Share | None = None,
         guard: bool = True,
         max_slowdown: _Share | None = None,
+        slowdown_over: _Time | None = None,
         max_refaults_per_s: float | None = None,
         max_psi: _Share | None = None,
         max_refault_wait: _Time | None = None,

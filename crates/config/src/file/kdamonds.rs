@@ -1,6 +1,6 @@
 //! Reads the tree of a damo or HMSDK file into the model: kdamonds, contexts, targets, intervals.
 
-use isotherm_engine::units::{MICROSECOND, MILLISECOND};
+use isotherm_engine::units::{MICROSECOND, MILLISECOND, SECOND};
 use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal};
 use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::Scheme;
@@ -257,6 +257,9 @@ fn read_guard(cursor: &Cursor) -> Option<GuardLimits> {
     let refaults = fields.get("max_refaults_per_s");
     let guard = GuardLimits {
         max_slowdown: fields.optional("max_slowdown", share),
+        slowdown_over: fields
+            .optional("slowdown_over", |c| c.time(SECOND))
+            .filter(|time| time.0 > 0),
         max_refaults_per_s: refaults
             .and_then(|c| c.read(unit::number))
             .filter(|n| n.is_finite()),

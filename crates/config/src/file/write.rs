@@ -268,6 +268,7 @@ fn own(own: &Own) -> Node {
     let guard = limits.is_limited().then(|| {
         given([
             ("max_slowdown", limits.max_slowdown.map(share)),
+            ("slowdown_over", limits.slowdown_over.map(time)),
             ("max_refaults_per_s", limits.max_refaults_per_s.map(number)),
             ("max_psi", limits.max_psi.map(share)),
             ("max_refault_wait", limits.max_refault_wait.map(time)),

@@ -54,9 +54,10 @@ pub(crate) struct SchemeArgs {
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Guard")]
 pub(crate) struct GuardArgs {
-    /// Let targets lose at most this share of their time [default: 1%]
-    #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with = "no_guard")]
-    pub(crate) max_slowdown: Option<f64>,
+    /// Let targets lose at most this share of their time, in any period of this length. A target that has run for one
+    /// may lose at once what the period allows, up to five times the share in a second [default: 1% over 10m]
+    #[arg(long, value_name = "SHARE[ over TIME]", value_parser = parse_slowdown, conflicts_with = "no_guard")]
+    pub(crate) max_slowdown: Option<(f64, Option<Nanos>)>,
 
     /// Let targets have at most this many refaults (major faults) a second, e.g. 100 or 100/s [default: any]
     #[arg(long, value_name = "N/s", value_parser = parse_rate, conflicts_with = "no_guard")]
@@ -82,6 +83,14 @@ pub(crate) struct GuardArgs {
     /// Act whatever it costs the targets
     #[arg(long)]
     pub(crate) no_guard: bool,
+}
+
+fn parse_slowdown(text: &str) -> anyhow::Result<(f64, Option<Nanos>)> {
+    let Some((share, over)) = text.split_once(" over ") else {
+        return Ok((parse_share(text)?, None));
+    };
+    let over = parse_time_span(over.trim())?;
+    Ok((parse_share(share.trim())?, Some(over)))
 }
 
 fn parse_budget(text: &str) -> anyhow::Result<f64> {
@@ -133,7 +142,8 @@ pub(crate) fn acting(schemes: &SchemeArgs, guard: &GuardArgs) -> ActingRequest {
         is_dry_run: schemes.dry_run,
         no_guard: guard.no_guard,
         limits: GuardLimits {
-            max_slowdown: guard.max_slowdown,
+            max_slowdown: guard.max_slowdown.map(|(share, _)| share),
+            slowdown_over: guard.max_slowdown.and_then(|(_, over)| over),
             max_refaults_per_s: guard.max_refaults,
             max_psi: guard.max_psi,
             max_refault_wait: guard.max_refault_wait,

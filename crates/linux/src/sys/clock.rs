@@ -36,6 +36,11 @@ pub(crate) fn monotonic() -> Nanos {
     read(ClockId::Monotonic)
 }
 
+/// Returns the time since the machine started, suspended or not.
+pub fn since_boot() -> Nanos {
+    read(ClockId::Boottime)
+}
+
 /// A clock that starts at the time of day and is then monotonic: timestamps never step back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

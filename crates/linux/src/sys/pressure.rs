@@ -20,6 +20,15 @@ pub struct Progress {
     pub cpu: Nanos,
     /// Resident bytes, as of the last update of each thread's counter.
     pub resident: u64,
+    /// Time of its start, since boot.
+    pub started: Nanos,
+}
+
+impl Progress {
+    /// Returns the time since the start of the process.
+    pub fn lived(&self) -> Nanos {
+        clock::since_boot().since(self.started)
+    }
 }
 
 /// Reads a process's counters; `None` if it has ended.
@@ -47,6 +56,7 @@ fn parse_stat(stat: &str) -> Option<Progress> {
         major_faults: number(9)?,
         cpu: clock::of_ticks(number(11)? + number(12)?),
         resident: number(21)?.saturating_mul(PAGE_SIZE),
+        started: clock::of_ticks(number(19)?),
     })
 }
 
@@ -157,6 +167,7 @@ mod tests {
         assert_eq!((progress.minor_faults, progress.major_faults), (7, 99));
         assert_eq!(progress.cpu, Nanos(3_400_000_000));
         assert_eq!(progress.resident, 7 * PAGE_SIZE);
+        assert_eq!(progress.started, Nanos(50_000_000));
         assert_eq!(parse_stat("nonsense"), None);
     }
 

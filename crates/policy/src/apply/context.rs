@@ -245,7 +245,7 @@ impl Context {
         if !snapshots.is_empty() {
             (done, outcomes) = self.plan(now, snapshots, world)?.into_iter().unzip();
         }
-        let executed = self.execute(room, world)?;
+        let executed = self.execute(now, room, world)?;
         done.extend(executed.done);
         outcomes.extend(executed.outcomes);
         if let Some(dry_run) = &mut self.dry_run {
@@ -328,7 +328,12 @@ impl Context {
 
     /// Executes planned operations as far as the guard allows and as they fit into `room`. Pools take turns. A long
     /// plan for one pool thus does not delay the other, whose bytes may cost a tenth.
-    fn execute<W: Platform>(&mut self, room: Nanos, world: &mut W) -> Result<Executed, W::Error> {
+    fn execute<W: Platform>(
+        &mut self,
+        now: Nanos,
+        room: Nanos,
+        world: &mut W,
+    ) -> Result<Executed, W::Error> {
         let is_dry_run = self.is_dry_run();
         let mut pools = Pool::ALL;
         pools.sort_by_key(|pool| *pool == self.turn);
@@ -359,7 +364,7 @@ impl Context {
             )?);
         }
         if !is_dry_run {
-            self.note_paged_out(&executed, world)?;
+            self.note_paged_out(now, &executed, world)?;
         }
         Ok(executed)
     }
@@ -367,10 +372,12 @@ impl Context {
     /// Notes page-outs, so that later refaults are recognised.
     fn note_paged_out<W: Platform>(
         &mut self,
+        now: Nanos,
         executed: &Executed,
         world: &mut W,
     ) -> Result<(), W::Error> {
-        let mut blocks: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
+        // By block, the time since which it was untouched.
+        let mut blocks: BTreeMap<TargetId, BTreeMap<u64, Nanos>> = BTreeMap::new();
         for (operation, outcome) in executed.done.iter().zip(&executed.outcomes) {
             if operation.action != Action::Pageout || outcome.applied == 0 {
                 continue;
@@ -380,18 +387,19 @@ impl Context {
                 continue;
             }
             let first = block_of(operation.range.start);
+            let idle_since = Nanos(now.0.saturating_sub(operation.age.0));
+            let all = (first..operation.range.end).step_by(BLOCK_SIZE as usize);
             let of_target = blocks.entry(operation.target).or_default();
-            of_target.extend((first..operation.range.end).step_by(BLOCK_SIZE as usize));
+            of_target.extend(all.map(|block| (block, idle_since)));
         }
         if !world.knows_present() {
             return Ok(());
         }
-        for (target, mut blocks) in blocks {
-            blocks.sort_unstable();
-            blocks.dedup();
+        for (target, idle_since) in blocks {
+            let all: Vec<u64> = idle_since.keys().copied().collect();
             let history = &mut self.history;
-            world.present(target, &blocks, |block, left| {
-                history.paged_out(target, block, left);
+            world.present(target, &all, |block, left| {
+                history.paged_out(idle_since[&block], target, block, left);
             })?;
         }
         Ok(())

@@ -8,6 +8,7 @@ use anyhow::ensure;
 use isotherm_config::{ActingSpec, ContextSpec};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_linux::act::ProcessActuator;
+use isotherm_linux::clock;
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::pressure;
 use isotherm_policy::guard::{
@@ -170,7 +171,16 @@ impl Meters {
             .flatten();
         let files = files.map(|page_cache| self.file_waits.look(now, page_cache));
         let is_resting = guard.is_resting();
+        let is_first = self.last.is_none();
         let (signals, pools) = self.signals(now, session, files, is_resting, actuator);
+        if is_first {
+            let lived = if self.is_physical {
+                clock::since_boot()
+            } else {
+                self.waits.lived()
+            };
+            guard.grant(now, lived);
+        }
         // The normal speed must be known before anything is acted on.
         let progress = self.progress.as_ref();
         if progress.is_some_and(|progress| progress.baseline.is_none()) {

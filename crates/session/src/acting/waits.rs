@@ -167,6 +167,17 @@ impl Waits {
         self.out.values().sum()
     }
 
+    /// Returns the time for which the targets have run: the mean by resident memory.
+    pub(super) fn lived(&self) -> Nanos {
+        let all = self.before.values().map(|seen| seen.progress);
+        let (mut time, mut resident) = (0.0, 0.0);
+        for progress in all.filter(|progress| progress.resident > 0) {
+            resident += progress.resident as f64;
+            time += progress.lived().0 as f64 * progress.resident as f64;
+        }
+        Nanos((time / f64::max(resident, 1.0)) as u64)
+    }
+
     /// Returns the part of each target's recently paged-out memory that was read back.
     pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
         RefaultRate::returned_of(&self.flows, now)
