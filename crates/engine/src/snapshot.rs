@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, Nanos};
 use crate::monitor::block_pages::BlockPages;
+use crate::monitor::idle_ends::IdleEnds;
 use crate::monitor::idle_pages::IdlePages;
 
 /// Index of a monitoring target in its context; stable for the whole run, never reused.
@@ -239,6 +240,9 @@ pub struct Snapshot {
     /// them on request. They are not recorded.
     #[serde(skip)]
     pub idle_pages: Arc<Vec<IdlePages>>,
+    /// Idle times that ended in the interval; `None` where the monitor does not know. They are not recorded.
+    #[serde(skip)]
+    pub idle_ends: Option<IdleEnds>,
 }
 
 impl Snapshot {

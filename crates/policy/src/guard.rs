@@ -36,7 +36,8 @@
 //! no longer than the ledger's balance ([`Guard::available_loss_ns`]).
 //!
 //! **Back-off.** Waits for processes' memory that is read back may take most of the allowed loss. Memory must then be
-//! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::backoff`]).
+//! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::backoff`]). Before that, and
+//! without any refault, the monitor shows the age from which on memory stays away ([`Guard::least_age`]).
 //!
 //! **Pools.** Memory of processes and the page cache each have their own rate and hold-off ([`Pool`]). Files that are
 //! read again thus do not delay the reclaim of idle process memory. If a limit is exceeded, the pool that caused most
@@ -52,16 +53,19 @@ mod backoff;
 mod ledger;
 mod rate;
 mod refaults;
+mod returns;
 
 use serde::{Deserialize, Serialize};
 
 use backoff::Backoff;
 
 use crate::scheme::Action;
-use isotherm_engine::address::Nanos;
+use isotherm_engine::address::{Nanos, PAGE_SIZE};
 use isotherm_engine::monitor::idle_pages::PageAgeRule;
+use isotherm_engine::snapshot::{Snapshot, TargetId};
 
 use rate::Rate;
+use returns::Returns;
 
 pub use act_meter::{ActBudgetStatus, ActMeter, STEP};
 pub use ledger::{Account, Ledger};
@@ -80,6 +84,9 @@ pub const ACT_BUDGET: f64 = 0.05;
 const BURST: f64 = 5.0;
 /// Seconds in which the rest of the accounts may be lost.
 const SPENT_IN_S: f64 = 60.0;
+
+/// Half-life of the cost of acting on a page, in seconds.
+const ACTING_HALVES_IN_S: f64 = 60.0;
 
 /// Least CPU time per second that refaults are related to: a few refaults do not slow a target that runs less.
 const LEAST_CPU_PER_S: f64 = 0.02;
@@ -157,6 +164,9 @@ pub struct GuardSignals {
     /// Source of that time.
     #[serde(default)]
     pub waited_by: Option<WaitSource>,
+    /// Time that one refault takes from the targets.
+    #[serde(default)]
+    pub refault_cost: Option<Nanos>,
 }
 
 /// Source of the targets' waits for memory; the source with the longest wait counts.
@@ -280,6 +290,9 @@ pub struct Guard {
     is_blind: bool,
     ledger: Ledger,
     backoff: Backoff,
+    returns: Returns,
+    /// Time that targets lost to acting lately, and the pages acted on.
+    acting: (f64, f64),
     is_in_debt: bool,
     goal_available: Option<u64>,
 }
@@ -333,6 +346,8 @@ impl Guard {
             }
         }
         self.nr_stops += u64::from(has_stopped);
+        let weight = libm::pow(0.5, elapsed / ACTING_HALVES_IN_S);
+        self.acting = (self.acting.0 * weight, self.acting.1 * weight);
         self.update_debt(now, elapsed, signals.waited, pools);
         let bytes = [pools.resident, pools.page_cache.unwrap_or(0)];
         for (rate, bytes) in self.rates.iter_mut().zip(bytes) {
@@ -360,6 +375,7 @@ impl Guard {
     pub fn charge_loss(&mut self, now: Nanos, lost: Nanos) {
         if self.limits.max_slowdown.is_some() {
             self.ledger.add(now, Nanos(0), lost);
+            self.acting.0 += lost.as_secs_f64();
         }
     }
 
@@ -390,6 +406,32 @@ impl Guard {
         self.backoff.factor()
     }
 
+    /// Takes in the idle times that ended in the interval of a snapshot.
+    pub fn look(&mut self, snapshot: &Snapshot) {
+        if let Some(ends) = &snapshot.idle_ends {
+            self.returns.observe(snapshot, ends);
+        }
+    }
+
+    /// Forgets a target that exited.
+    pub fn forget(&mut self, target: TargetId) {
+        self.returns.forget(target);
+    }
+
+    /// Returns the time for which memory of `target` must be idle before it is paged out, by what it has shown so far:
+    /// younger memory would be read back at a higher rate than the limits leave room for.
+    pub fn least_age(&self, target: TargetId) -> Nanos {
+        // A page that returns was paged out before, and will be again.
+        let (lost, pages) = self.acting;
+        let cost = self.signals.refault_cost;
+        let cost = cost.map(|cost| cost.as_secs_f64() + lost / pages.max(1.0));
+        let by_slowdown = self.max_slowdown_now().zip(cost.filter(|cost| *cost > 0.0));
+        let by_slowdown = by_slowdown.map(|(share, cost)| share * self.backoff.left() / cost);
+        let by_number = self.limits.max_refaults_per_s.map(|limit| limit / 2.0);
+        let pages_per_s = by_slowdown.into_iter().chain(by_number).reduce(f64::min);
+        pages_per_s.map_or(Nanos(0), |pages| self.returns.least_age(target, pages))
+    }
+
     /// Returns whether nothing may be acted on now.
     pub fn is_resting(&self) -> bool {
         Pool::ALL.map(|pool| self.available(pool)) == [Some(0); 2]
@@ -417,6 +459,9 @@ impl Guard {
             *available = available.saturating_sub(bytes);
         }
         self.rates[pool as usize].charge(bytes);
+        if pool == Pool::Processes {
+            self.acting.1 += (bytes / PAGE_SIZE) as f64;
+        }
     }
 
     /// Returns the guard's state.

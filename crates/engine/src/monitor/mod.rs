@@ -22,6 +22,7 @@ pub mod block_pages;
 pub mod budget;
 pub mod by_page;
 pub mod frames;
+pub mod idle_ends;
 pub mod idle_pages;
 pub mod page_cache;
 pub mod page_scans;

@@ -86,6 +86,7 @@ impl PageScans {
             regions,
             blocks: Vec::new(),
             idle_pages: Arc::new(idle_pages),
+            idle_ends: None,
         }
     }
 

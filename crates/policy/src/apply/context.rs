@@ -182,6 +182,7 @@ impl Context {
     /// Forgets a target that exited.
     pub fn forget(&mut self, target: TargetId) {
         self.history.forget(target);
+        self.guard.forget(target);
         self.huge.forget(target);
         self.drop_rest_of(target);
         if let Some(dry_run) = &mut self.dry_run {
@@ -276,6 +277,11 @@ impl Context {
         let wanted = self.schemes.wanted_metrics(now);
         let mut facts = world.facts(&wanted, &self.schemes, snapshots);
         facts.backoff = self.guard.backoff();
+        for snapshot in snapshots {
+            self.guard.look(snapshot);
+            let target = snapshot.target;
+            facts.out_age.insert(target, self.guard.least_age(target));
+        }
         let mut plan = self.schemes.plan(now, snapshots, &facts);
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.observe(snapshots);

@@ -50,6 +50,8 @@ pub struct SystemFacts {
     /// Factor on the idle time that schemes ask of processes' memory before it is paged out
     /// ([`crate::Guard::backoff`]); 0 and 1: as long as they ask.
     pub backoff: u32,
+    /// Least age of a target's memory before it is paged out ([`crate::Guard::least_age`]).
+    pub out_age: BTreeMap<TargetId, Nanos>,
     /// Unreclaimable ranges of each target, disjoint and in address order. Schemes that reclaim exclude them.
     pub left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
     /// Least idle time of these targets' memory, for schemes about idle memory. It applies beyond the schemes' own.
@@ -62,6 +64,8 @@ pub(super) struct Asked {
     pub(super) at_least: Nanos,
     /// Factor on the age that page-out schemes ask for.
     pub(super) older: f64,
+    /// Least age for page-out schemes.
+    pub(super) out_age: Nanos,
 }
 
 /// A metric to be measured.
@@ -121,6 +125,7 @@ impl SystemFacts {
         Asked {
             at_least: self.least_age.get(&target).copied().unwrap_or_default(),
             older: self.older(target),
+            out_age: self.out_age.get(&target).copied().unwrap_or_default(),
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn walk<'a>(
         }
         let pattern = pattern.at_least(asked.at_least);
         match state.scheme.action {
-            Action::Pageout => pattern.older_by(asked.older),
+            Action::Pageout => pattern.older_by(asked.older).at_least(asked.out_age),
             _ => pattern,
         }
     };

@@ -243,6 +243,10 @@ impl Meters {
             psi,
             waited: waited.longest,
             waited_by: waited.by,
+            refault_cost: self.waits.cost().map(|cost| {
+                // Threads that run side by side wait side by side.
+                Nanos((cost.0 as f64 / (waited.cpu_s / seconds).max(1.0)) as u64)
+            }),
         };
         if let Some(lost) = lost_speed {
             if signals.slowdown.is_none_or(|waited| lost > waited) && files.is_some() {

@@ -77,7 +77,7 @@ pub(super) struct Waited {
     pub(super) cpu_s: f64,
     pub(super) resident: u64,
     pub(super) together: Option<Nanos>,
-    /// Longest wait of a single target.
+    /// Longest wait of a single target, as the mean of its running threads.
     pub(super) longest: Option<Nanos>,
     /// Account that measured the longest wait.
     pub(super) by: Option<WaitSource>,
@@ -297,7 +297,7 @@ impl Waits {
     }
 
     /// Returns the cost of a refault; `None` if it cannot be measured.
-    fn cost(&self) -> Option<Nanos> {
+    pub(super) fn cost(&self) -> Option<Nanos> {
         let mut costs: Vec<Nanos> = self.costs.iter().copied().collect();
         costs.sort_unstable();
         nearest_rank(&costs, 50)
@@ -424,11 +424,15 @@ impl Waits {
         if let Some(worst) = delayed.max(counted) {
             waited.together = Some(waited.together.unwrap_or_default() + worst);
         }
-        if let Some(delayed) = delayed {
-            note(waited, delayed, WaitSource::Delays);
-        }
-        if let Some(counted) = counted {
-            note(waited, counted, WaitSource::Refaults);
+        // Threads that run side by side wait side by side.
+        let threads = self.running.get(&target).map_or(1.0, |cpus| cpus.max(1.0));
+        for (time, by) in [
+            (delayed, WaitSource::Delays),
+            (counted, WaitSource::Refaults),
+        ] {
+            if let Some(time) = time {
+                note(waited, Nanos((time.0 as f64 / threads) as u64), by);
+            }
         }
     }
 }

@@ -206,6 +206,7 @@ impl Waits {
             refaults_per_s: Some(faults as f64 / seconds),
             psi: Some((lost / seconds).clamp(0.0, 1.0)),
             waited: Some(Nanos(longest)),
+            refault_cost: Some(cost),
             ..GuardSignals::default()
         };
         (signals, share)

@@ -286,6 +286,8 @@ impl TableMonitor {
         let was_watched = target.from <= interval_start;
         let block = &mut target.blocks[at];
         let is_new = was_watched && block.made_at > ticks(target.from.since(self.started));
+        let now = ticks(interval_start.since(self.started));
+        block.count_idle_ends(facts, &watched, now, &mut target.idle_ends);
         self.nr_set_again += u64::from(block.look(facts, &watched, is_new));
     }
 
@@ -486,6 +488,7 @@ impl TableMonitor {
                 regions,
                 blocks,
                 idle_pages: Arc::new(idle_pages),
+                idle_ends: (!target.hides_accesses).then_some(target.idle_ends),
             });
         }
         snapshots

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::block::Block;
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, block_of};
 use crate::monitor::bits::{ALL, Bitmap, NONE, count, mask_of, or};
+use crate::monitor::idle_ends::IdleEnds;
 use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
 
 /// A target: its mappings and blocks, both in address order.
@@ -24,6 +25,8 @@ pub(super) struct Target {
     pub(super) hides_accesses: bool,
     /// Earliest time at which its address space may be cleared as a whole.
     pub(super) spared_until: Nanos,
+    /// Idle times that ended in its current interval.
+    pub(super) idle_ends: IdleEnds,
     /// Place in `blocks` from which the next look-up starts.
     cursor: usize,
 }
@@ -71,6 +74,7 @@ impl Target {
     pub(super) fn begin_interval(&mut self, now: Nanos) {
         self.from = now;
         self.cursor = 0;
+        self.idle_ends = IdleEnds::default();
         for block in &mut self.blocks {
             block.begin_interval();
         }

@@ -1,10 +1,11 @@
 //! Idle times of single pages of a block, and the pages that were read back.
 
 use super::super::pages::{GRANULE_PAGES, Pages};
-use super::{Block, SURE_SHARE, State};
+use super::{Block, BlockFacts, SURE_SHARE, State};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap, NONE, and, has, is_empty, or};
 use crate::monitor::frames::PageAge;
+use crate::monitor::idle_ends::IdleEnds;
 use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
 use crate::monitor::page_since::{PageSince, UNIT, nanos_of};
 
@@ -22,6 +23,30 @@ impl Block {
             }
         }
         self.returns.take_if(|returns| returns.is_empty());
+    }
+
+    /// Adds the idle times until `now`, the beginning of the interval, of pages that `facts` show accessed. It is called
+    /// before the block takes in the facts.
+    pub(in super::super) fn count_idle_ends(
+        &self,
+        facts: &BlockFacts,
+        watched: &Bitmap,
+        now: u32,
+        ends: &mut IdleEnds,
+    ) {
+        let is_idle = self.states & 0xAAAA_AAAA_AAAA_AAAA != 0xAAAA_AAAA_AAAA_AAAA;
+        if self.page_since.is_none() && !is_idle {
+            return;
+        }
+        let accessed = and(&facts.accessed, &and(&facts.present, watched));
+        for page in bits::each(&and(&accessed, &and(&self.sampled, &self.present))) {
+            let granule = page / GRANULE_PAGES;
+            let mut since = self.idle_since(page, now);
+            if self.state(granule) == State::Idle {
+                since = since.min(self.since(granule));
+            }
+            ends.add(nanos_of(now.saturating_sub(since)));
+        }
     }
 
     /// Updates the ages of pages at the end of an interval, before those of granules.

@@ -1,0 +1,114 @@
+//! Predicted refaults: what would be read back if memory of an age were paged out.
+//!
+//! Problem: refaults show too late that memory was paged out too young, and each costs what it shows. A guard that
+//! learns by them alone closes at the start of every run, and learns nothing from programs that it does not act on.
+//!
+//! Approach: the monitor counts pages by the idle time that an access ended ([`IdleEnds`]). The rate of those that were
+//! idle for `T` or longer is the rate of refaults if all memory idle for `T` were out. A page-out is thus worth its
+//! cost from the least `T` on whose rate fits into the allowed loss. `T` doubles from a second on.
+//!
+//! An idle time has no rate of its own until the target was watched for four times as long: its rate counts as half of
+//! the rate of half the idle time, or more. This is the law of many programs, in which few pages stay away for good.
+//!
+//! Limits: the past is a prediction.
+
+use std::collections::BTreeMap;
+
+use isotherm_engine::address::Nanos;
+use isotherm_engine::monitor::idle_ends::IdleEnds;
+use isotherm_engine::snapshot::{Snapshot, TargetId};
+
+/// Half-life of the counts, in seconds.
+const HALVE_AFTER: f64 = 30.0;
+/// Idle times that are tried: 1 s, 2 s, ... about a day.
+const AGES: u32 = 17;
+
+/// Pages a second by target and idle time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Returns {
+    targets: BTreeMap<TargetId, Rates>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Rates {
+    seconds: f64,
+    /// Time for which the target has been watched.
+    watched: Nanos,
+    /// Pages whose idleness ended after at least 1 s, 2 s, 4 s and so on.
+    pages: [f64; AGES as usize],
+}
+
+impl Returns {
+    /// Takes in the idle times that ended in a snapshot's interval.
+    pub(super) fn observe(&mut self, snapshot: &Snapshot, ends: &IdleEnds) {
+        let seconds = snapshot.end.since(snapshot.start).as_secs_f64();
+        let weight = libm::pow(0.5, seconds / HALVE_AFTER);
+        let rates = self.targets.entry(snapshot.target).or_default();
+        rates.watched = rates.watched + snapshot.end.since(snapshot.start);
+        rates.seconds = rates.seconds * weight + seconds;
+        for (age, pages) in rates.pages.iter_mut().enumerate() {
+            *pages = *pages * weight + ends.after(seconds_of(age));
+        }
+    }
+
+    /// Returns the least idle time from which on memory of `target` returns at no more than `pages_per_s`.
+    pub(super) fn least_age(&self, target: TargetId, pages_per_s: f64) -> Nanos {
+        let Some(rates) = self.targets.get(&target) else {
+            return Nanos(0);
+        };
+        let mut shorter = 0.0;
+        for (age, pages) in rates.pages.iter().enumerate() {
+            let is_known = rates.watched.0 >= 4 * seconds_of(age).0;
+            let pages = if is_known {
+                *pages
+            } else {
+                pages.max(shorter / 2.0)
+            };
+            if pages <= pages_per_s * rates.seconds {
+                return if age == 0 { Nanos(0) } else { seconds_of(age) };
+            }
+            shorter = pages;
+        }
+        seconds_of(rates.pages.len())
+    }
+
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.targets.remove(&target);
+    }
+}
+
+fn seconds_of(age: usize) -> Nanos {
+    Nanos(1_000_000_000 << age)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_pictures::second;
+
+    #[test]
+    fn memory_that_returns_too_often_must_be_older() {
+        const TARGET: TargetId = TargetId(3);
+        let mut returns = Returns::default();
+        let mut ends = IdleEnds::default();
+        // Of 1,000 pages a second most were idle for 3 s, a tenth for 20 s, one for two minutes.
+        (0..1800).for_each(|_| ends.add(Nanos::from_millis(3000)));
+        (0..200).for_each(|_| ends.add(Nanos::from_millis(20_000)));
+        (0..2).for_each(|_| ends.add(Nanos::from_millis(120_000)));
+        for n in 0..300 {
+            let snapshot = Snapshot {
+                target: TARGET,
+                start: second(2 * n),
+                end: second(2 * n + 2),
+                ..Snapshot::default()
+            };
+            returns.observe(&snapshot, &ends);
+        }
+        let least = |per_s: f64| returns.least_age(TARGET, per_s).as_secs_f64();
+        assert_eq!([least(2000.0), least(500.0), least(102.0)], [0.0, 4.0, 4.0]);
+        assert_eq!([least(100.0), least(1.5), least(0.3)], [32.0, 32.0, 128.0]);
+        assert_eq!(returns.least_age(TargetId(0), 1.0), Nanos(0), "unknown");
+        returns.forget(TARGET);
+        assert_eq!(returns.least_age(TARGET, 1.0), Nanos(0));
+    }
+}
