@@ -2,13 +2,13 @@
 //! twice in the workspace, so that a reader knows which is meant.
 //!
 //! Each limit falls when the workspace gets lighter. New code is paid for by what it replaces; the lines rise only by
-//! what an issue grants to a new capability (the temperature report, of damo's: 250 of 5,000).
+//! what an issue grants to a new capability (the temperature report: 250 of 5,000; the guard's prediction: 450 of 2,000).
 
 use std::collections::BTreeMap;
 
 use syn::{File, Ident, Item, Visibility};
 
-const LINES_MAX: usize = 167_900;
+const LINES_MAX: usize = 168_350;
 const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.
 const PUBLIC_MAX: usize = 150;

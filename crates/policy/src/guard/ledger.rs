@@ -81,7 +81,7 @@ impl Ledger {
         while self.slots.pop_front_if(is_old).is_some() {}
         match self.slots.back_mut() {
             Some((start, account)) if now.since(*start).0 < self.period.0 / SLOTS => {
-                account.add(allowed, lost)
+                account.add(allowed, lost);
             }
             _ => self.slots.push_back((now, Account { lost, allowed })),
         }

@@ -104,9 +104,9 @@ mod tests {
             };
             returns.observe(&snapshot, &ends);
         }
-        let least = |per_s: f64| returns.least_age(TARGET, per_s).as_secs_f64();
-        assert_eq!([least(2000.0), least(500.0), least(102.0)], [0.0, 4.0, 4.0]);
-        assert_eq!([least(100.0), least(1.5), least(0.3)], [32.0, 32.0, 128.0]);
+        let least = |per_s: f64| returns.least_age(TARGET, per_s).0 / 1_000_000_000;
+        assert_eq!([least(2000.0), least(500.0), least(102.0)], [0, 4, 4]);
+        assert_eq!([least(100.0), least(1.5), least(0.3)], [32, 32, 128]);
         assert_eq!(returns.least_age(TargetId(0), 1.0), Nanos(0), "unknown");
         returns.forget(TARGET);
         assert_eq!(returns.least_age(TARGET, 1.0), Nanos(0));
