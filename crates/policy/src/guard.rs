@@ -27,8 +27,8 @@
 //!   is not divided by the number of CPUs: a delayed thread may hold a lock that all others wait for, which happens in
 //!   programs that share one.
 //!
-//! What is left of the accounts may be lost within a minute, up to [`BURST`] times the limit in each second. Acting is an
-//! investment: it costs at once and pays for as long as the memory stays away. The time for which targets ran before
+//! What is left of the accounts may be lost within a minute, up to [`BURST`] times the limit in each second. Acting is
+//! an investment: it costs at once and pays for as long as the memory stays away. The time for which targets ran before
 //! counts as well ([`Guard::grant`]), so that a service that runs for days is served at once, and a command that begins
 //! now with care.
 //!
@@ -74,8 +74,8 @@ pub use refaults::RefaultHistory;
 
 /// Default share of their time that targets may lose.
 pub const MAX_SLOWDOWN: f64 = 0.01;
-/// Default period of [`GuardLimits::max_slowdown`]. Paging out a gigabyte takes 1 to 5 s of CPU, which 1 % of ten minutes
-/// pays for, and a service that is read again after a while is not slowed for longer than a person notices.
+/// Default period of [`GuardLimits::max_slowdown`]. 1 % of it, 6 s of CPU time, pages out a gigabyte. No target waits for
+/// these 6 s at once: [`BURST`] bounds the loss of each second.
 pub const SLOWDOWN_OVER: Nanos = Nanos::from_millis(600_000);
 /// Default share of one CPU that acting may take from busy CPUs.
 pub const ACT_BUDGET: f64 = 0.05;
@@ -85,6 +85,9 @@ const BURST: f64 = 5.0;
 /// Seconds in which the rest of the accounts may be lost.
 const SPENT_IN_S: f64 = 60.0;
 
+/// Seconds and pages that the cost of acting on a page begins with, and returns to: a few pages that took long must not
+/// end all acting.
+const ACTING_PRIOR: (f64, f64) = (0.02, 4096.0);
 /// Half-life of the cost of acting on a page, in seconds.
 const ACTING_HALVES_IN_S: f64 = 60.0;
 
@@ -424,7 +427,8 @@ impl Guard {
         // A page that returns was paged out before, and will be again.
         let (lost, pages) = self.acting;
         let cost = self.signals.refault_cost;
-        let cost = cost.map(|cost| cost.as_secs_f64() + lost / pages.max(1.0));
+        let acting = (lost + ACTING_PRIOR.0) / (pages + ACTING_PRIOR.1);
+        let cost = cost.map(|cost| cost.as_secs_f64() + acting);
         let by_slowdown = self.max_slowdown_now().zip(cost.filter(|cost| *cost > 0.0));
         let by_slowdown = by_slowdown.map(|(share, cost)| share * self.backoff.left() / cost);
         let by_number = self.limits.max_refaults_per_s.map(|limit| limit / 2.0);

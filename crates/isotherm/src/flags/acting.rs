@@ -90,6 +90,7 @@ fn parse_slowdown(text: &str) -> anyhow::Result<(f64, Option<Nanos>)> {
         return Ok((parse_share(text)?, None));
     };
     let over = parse_time_span(over.trim())?;
+    ensure!(over.0 > 0, "'{text}': a period of no time allows no loss");
     Ok((parse_share(share.trim())?, Some(over)))
 }
 
@@ -169,6 +170,25 @@ mod tests {
         let wanted = isotherm_config::scheme_line("4K max 0 0 2min max pageout");
         let (schemes, _) = request.schemes().expect("a scheme");
         assert_eq!(schemes, [wanted.expect("a scheme")]);
+    }
+
+    #[test]
+    fn a_slowdown_may_have_a_period() {
+        let ten_minutes = Some(Nanos::from_millis(600_000));
+        assert_eq!(parse_slowdown("1%").ok(), Some((0.01, None)));
+        assert_eq!(
+            parse_slowdown("2% over 10m").ok(),
+            Some((0.02, ten_minutes))
+        );
+        for bad in [
+            "over 10m",
+            "1% over",
+            "1% over 0s",
+            "1% over x",
+            "1% in 10m",
+        ] {
+            assert!(parse_slowdown(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

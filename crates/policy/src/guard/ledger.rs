@@ -1,8 +1,8 @@
 //! The ledger: losses of the targets, against the losses that are allowed.
 //!
-//! There are two accounts, one since the start and one of the last period: ten minutes by default. Each is granted `max_slowdown` of the
-//! time that passes, and charged with every loss. An overdraft must be paid back, by time passing without acting. A
-//! quiet day is not spent at once: the second account forgets it.
+//! There are two accounts, one since the start and one of the last period: ten minutes by default. Each is granted
+//! `max_slowdown` of the time that passes, and charged with every loss. An overdraft must be paid back, by time passing
+//! without acting. A quiet day is not spent at once: the second account forgets it.
 //!
 //! The time before the start counts as well, in which targets ran and lost nothing. A target that has run for a
 //! period may thus lose at once what a target that begins now may lose in a period. The second account forgets that

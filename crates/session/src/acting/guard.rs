@@ -245,7 +245,8 @@ impl Meters {
             waited_by: waited.by,
             refault_cost: self.waits.cost().map(|cost| {
                 // Threads that run side by side wait side by side.
-                Nanos((cost.0 as f64 / (waited.cpu_s / seconds).max(1.0)) as u64)
+                let threads = waited.cpu_s / seconds / self.waits.nr_seen().max(1) as f64;
+                Nanos((cost.0 as f64 / threads.max(1.0)) as u64)
             }),
         };
         if let Some(lost) = lost_speed {

@@ -167,6 +167,11 @@ impl Waits {
         self.out.values().sum()
     }
 
+    /// Returns the number of targets that were scanned and live.
+    pub(super) fn nr_seen(&self) -> usize {
+        self.before.len()
+    }
+
     /// Returns the time for which the targets have run: the mean by resident memory.
     pub(super) fn lived(&self) -> Nanos {
         let all = self.before.values().map(|seen| seen.progress);

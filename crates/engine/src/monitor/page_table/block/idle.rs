@@ -25,8 +25,8 @@ impl Block {
         self.returns.take_if(|returns| returns.is_empty());
     }
 
-    /// Adds the idle times until `now`, the beginning of the interval, of pages that `facts` show accessed. It is called
-    /// before the block takes in the facts.
+    /// Adds the idle times until `now`, the beginning of the interval, of pages that `facts` show accessed. It is
+    /// called before the block takes in the facts.
     pub(in super::super) fn count_idle_ends(
         &self,
         facts: &BlockFacts,
