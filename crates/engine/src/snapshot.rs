@@ -240,7 +240,8 @@ pub struct Snapshot {
     /// them on request. They are not recorded.
     #[serde(skip)]
     pub idle_pages: Arc<Vec<IdlePages>>,
-    /// Idle times that ended in the interval; `None` where the monitor does not know. They are not recorded.
+    /// Idle times that ended in the interval; `None` where the monitor does not know. The monitor counts them on request.
+    /// They are not recorded.
     #[serde(skip)]
     pub idle_ends: Option<IdleEnds>,
 }

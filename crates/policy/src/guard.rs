@@ -27,8 +27,8 @@
 //!   is not divided by the number of CPUs: a delayed thread may hold a lock that all others wait for, which happens in
 //!   programs that share one.
 //!
-//! What is left of the accounts may be lost within a minute, up to [`BURST`] times the limit in each second. Acting is
-//! an investment: it costs at once and pays for as long as the memory stays away. The time for which targets ran before
+//! Targets may lose the balance of the accounts within a minute, up to [`BURST`] times the limit in each second. Acting
+//! is an investment: it costs at once and pays for as long as the memory stays away. The time for which targets ran before
 //! counts as well ([`Guard::grant`]), so that a service that runs for days is served at once, and a command that begins
 //! now with care.
 //!
@@ -139,6 +139,11 @@ impl GuardLimits {
         } else {
             PageAgeRule::Idle
         }
+    }
+
+    /// Returns the period of the limit on the slowdown.
+    fn period(&self) -> Nanos {
+        self.slowdown_over.unwrap_or(SLOWDOWN_OVER)
     }
 
     /// Returns whether any limit is set.
@@ -305,7 +310,7 @@ impl Guard {
     pub fn new(limits: GuardLimits) -> Self {
         Self {
             limits,
-            ledger: Ledger::over(limits.slowdown_over.unwrap_or(SLOWDOWN_OVER)),
+            ledger: Ledger::over(limits.period()),
             ..Self::default()
         }
     }
@@ -323,8 +328,7 @@ impl Guard {
     /// Changes the limits while running.
     pub fn set_limits(&mut self, limits: GuardLimits) {
         self.limits = limits;
-        self.ledger
-            .set_period(limits.slowdown_over.unwrap_or(SLOWDOWN_OVER));
+        self.ledger.set_period(limits.period());
     }
 
     /// Takes in the signals since the last call, about a second ago, and the size of the pools. Returns whether that

@@ -286,8 +286,10 @@ impl TableMonitor {
         let was_watched = target.from <= interval_start;
         let block = &mut target.blocks[at];
         let is_new = was_watched && block.made_at > ticks(target.from.since(self.started));
-        let now = ticks(interval_start.since(self.started));
-        block.count_idle_ends(facts, &watched, now, &mut target.idle_ends);
+        if self.tells_idle_pages.is_some() {
+            let now = ticks(interval_start.since(self.started));
+            block.count_idle_ends(facts, &watched, now, &mut target.idle_ends);
+        }
         self.nr_set_again += u64::from(block.look(facts, &watched, is_new));
     }
 
@@ -390,8 +392,8 @@ impl TableMonitor {
         self.window_end = None;
     }
 
-    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages), for callers that act on them. `ages`
-    /// selects the kind of their ages.
+    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages) and [idle times that
+    /// ended](Snapshot::idle_ends), for callers that act. `ages` selects the kind of the pages' ages.
     pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
         self.tells_idle_pages = Some(ages);
     }
@@ -488,7 +490,7 @@ impl TableMonitor {
                 regions,
                 blocks,
                 idle_pages: Arc::new(idle_pages),
-                idle_ends: (!target.hides_accesses).then_some(target.idle_ends),
+                idle_ends: ages.map(|_| target.idle_ends),
             });
         }
         snapshots

@@ -40,12 +40,9 @@ impl Block {
         }
         let accessed = and(&facts.accessed, &and(&facts.present, watched));
         for page in bits::each(&and(&accessed, &and(&self.sampled, &self.present))) {
-            let granule = page / GRANULE_PAGES;
-            let mut since = self.idle_since(page, now);
-            if self.state(granule) == State::Idle {
-                since = since.min(self.since(granule));
-            }
-            ends.add(nanos_of(now.saturating_sub(since)));
+            ends.add(nanos_of(
+                now.saturating_sub(self.page_or_granule_idle_since(page, now)),
+            ));
         }
     }
 
@@ -73,6 +70,16 @@ impl Block {
     pub(in super::super) fn idle_since(&self, page: usize, now: u32) -> u32 {
         let page_since = self.page_since.as_ref();
         page_since.map_or(now, |page_since| page_since.of(page, now))
+    }
+
+    /// Returns the earliest tick since which `page` is idle, by itself or with its granule; `now` if that is not known.
+    fn page_or_granule_idle_since(&self, page: usize, now: u32) -> u32 {
+        let granule = page / GRANULE_PAGES;
+        let since = self.idle_since(page, now);
+        match self.state(granule) {
+            State::Idle => since.min(self.since(granule)),
+            _ => since,
+        }
     }
 
     /// Returns the mean tick since which the untouched ones of `pages` are idle. `untouched` is [`Block::untouched`].
@@ -136,11 +143,7 @@ impl Block {
             {
                 return age;
             }
-            let granule = page / GRANULE_PAGES;
-            let mut since = self.idle_since(page, now);
-            if self.state(granule) == State::Idle {
-                since = since.min(self.since(granule));
-            }
+            let since = self.page_or_granule_idle_since(page, now);
             // A page without a known idle time was not seen touched: it does not count as touched.
             if since < now && since > touched_since.saturating_add(UNIT) {
                 return PageAge::Touched;
