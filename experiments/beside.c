@@ -2,13 +2,16 @@
  * Cost of paging out single pages, for the target and for programs beside it, by CPU: for docs/concepts/guard.md.
  * On swap that is there (isotherm swap zram --size 2G), as root:
  *
- *   cc -O1 -o /tmp/beside experiments/beside.c
+ *   cc -O1 -pthread -o /tmp/beside experiments/beside.c
  *   /tmp/beside free 1 ; /tmp/beside follow 1
+ *   /tmp/beside free 0 2 ; /tmp/beside every 0 2
  *
- * A program of one thread has 256 MiB and works on 16 pages of them; as many others as is said only use processors. Every
- * second of its pages is paged out by 256 a call: `free` where the scheduler likes, `follow` where the program ran last.
+ * A program of one thread (or as many as the last number) has 256 MiB and works on 16 pages of them; as many others as
+ * the first number only use processors. Every second of its pages is paged out by 256 a call: `free` where the scheduler
+ * likes, `follow` where the program ran last, `every` on as many processors as it has threads, before all other threads.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -25,8 +28,12 @@
 #define PAGE 4096UL
 #define PAGES (256UL << 8)
 #define AT_ONCE 256
+#define THREADS_MAX 16
 
-static volatile uint64_t *shared; /* 0: work done; 1: memory is filled */
+static volatile uint64_t *shared; /* 0: memory is filled; 8, 16, ...: work that a thread has done */
+static char *memory;
+static int nr_threads = 1, fd;
+static pthread_barrier_t all_ready;
 
 static double seconds(clockid_t clock)
 {
@@ -55,9 +62,20 @@ static void follow(int pid)
 	sched_setaffinity(0, sizeof(there), &there);
 }
 
-static void work(char *memory)
+static void *turns(void *mine)
 {
-	uint64_t random = 88172645463325252ULL, turn = 0;
+	uint64_t turn = 0, nr = (uint64_t)mine;
+
+	for (;; shared[8 * nr + 8]++)
+		for (int i = 0; i < 16; i++)
+			turn += memory[i * 32 * PAGE + 64 * nr + (turn & 63)]++;
+	return 0;
+}
+
+static void work(void)
+{
+	uint64_t random = 88172645463325252ULL;
+	pthread_t thread;
 
 	for (uint64_t i = 0; i < PAGES * PAGE; i += 8) {
 		random ^= random << 13;
@@ -65,38 +83,90 @@ static void work(char *memory)
 		random ^= random << 17;
 		*(uint64_t *)(memory + i) = i % PAGE < PAGE / 2 ? random : 7;
 	}
-	for (shared[1] = 1;; shared[0]++)
-		for (int i = 0; i < 16; i++)
-			turn += memory[i * 32 * PAGE + (turn & 63)]++;
+	for (uint64_t nr = 1; nr < nr_threads; nr++)
+		pthread_create(&thread, 0, turns, (void *)nr);
+	shared[0] = 1;
+	turns(0);
+}
+
+static uint64_t done(void)
+{
+	uint64_t sum = 0;
+
+	for (int nr = 0; nr < nr_threads; nr++)
+		sum += shared[8 * nr + 8];
+	return sum;
 }
 
 static double rate(double for_seconds)
 {
-	uint64_t before = shared[0];
+	uint64_t before = done();
 	double start = seconds(CLOCK_MONOTONIC);
 
 	usleep(for_seconds * 1e6);
-	return (shared[0] - before) / (seconds(CLOCK_MONOTONIC) - start);
+	return (done() - before) / (seconds(CLOCK_MONOTONIC) - start);
+}
+
+static void page_out(struct iovec *pages, int nr)
+{
+	if (nr && syscall(SYS_process_madvise, fd, pages, nr, MADV_PAGEOUT, 0) < 0)
+		perror("process_madvise"), kill(0, SIGKILL);
+}
+
+struct part {
+	struct iovec *pages;
+	int cpu, nr;
+};
+
+static void *page_out_part(void *mine)
+{
+	struct part *part = mine;
+	struct sched_param priority = { 1 };
+	cpu_set_t there;
+
+	CPU_ZERO(&there);
+	CPU_SET(part->cpu, &there);
+	sched_setaffinity(0, sizeof(there), &there);
+	sched_setscheduler(0, SCHED_FIFO, &priority);
+	pthread_barrier_wait(&all_ready);
+	page_out(part->pages, part->nr);
+	return 0;
+}
+
+static void page_out_on_every(struct iovec *pages, int nr)
+{
+	struct part parts[THREADS_MAX];
+	pthread_t threads[THREADS_MAX];
+
+	pthread_barrier_init(&all_ready, 0, nr_threads);
+	for (int i = 0; i < nr_threads; i++) {
+		int first = nr * i / nr_threads, end = nr * (i + 1) / nr_threads;
+
+		parts[i] = (struct part){ pages + first, i, end - first };
+		pthread_create(&threads[i], 0, page_out_part, &parts[i]);
+	}
+	for (int i = 0; i < nr_threads; i++)
+		pthread_join(threads[i], 0);
 }
 
 int main(int argc, char **argv)
 {
-	int others = argc > 2 ? atoi(argv[2]) : 0, pid, fd;
+	int others = argc > 2 ? atoi(argv[2]) : 0, pid;
 	struct iovec pages[AT_ONCE];
-	uint64_t before, done = 0;
+	uint64_t before, nr_paged_out = 0;
 	double usual, wall, cpu;
-	char *memory;
 
-	if (argc < 2 || others > 64)
-		return fprintf(stderr, "usage: beside free|follow [OTHERS]\n"), 2;
+	nr_threads = argc > 3 ? atoi(argv[3]) : 1;
+	if (argc < 2 || others > 64 || nr_threads < 1 || nr_threads > THREADS_MAX)
+		return fprintf(stderr, "usage: beside free|follow|every [OTHERS [THREADS]]\n"), 2;
 	shared = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	memory = mmap(0, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	madvise(memory, PAGES * PAGE, MADV_NOHUGEPAGE);
 	setpgid(0, 0);
 	pid = fork();
 	if (!pid)
-		work(memory);
-	while (!shared[1])
+		work();
+	while (!shared[0])
 		usleep(1000);
 	for (int i = 0; i < others; i++)
 		if (!fork())
@@ -105,7 +175,7 @@ int main(int argc, char **argv)
 	usleep(300000);
 	usual = rate(1);
 	fd = syscall(SYS_pidfd_open, pid, 0);
-	before = shared[0];
+	before = done();
 	wall = seconds(CLOCK_MONOTONIC);
 	cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
 	for (uint64_t page = 1024; page < PAGES;) {
@@ -115,14 +185,16 @@ int main(int argc, char **argv)
 			pages[nr++] = (struct iovec){ memory + page * PAGE, PAGE };
 		if (!strcmp(argv[1], "follow"))
 			follow(pid);
-		if (syscall(SYS_process_madvise, fd, pages, nr, MADV_PAGEOUT, 0) < 0)
-			return perror("process_madvise"), kill(0, SIGKILL);
-		done += nr;
+		if (!strcmp(argv[1], "every"))
+			page_out_on_every(pages, nr);
+		else
+			page_out(pages, nr);
+		nr_paged_out += nr;
 	}
 	wall = seconds(CLOCK_MONOTONIC) - wall;
 	cpu = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-	printf("%s, %d others: %.1f us of CPU a page, the program lost %.2f s of %.2f s\n", argv[1], others, cpu / done * 1e6,
-	       wall - (shared[0] - before) / usual, wall);
+	printf("%s, %d others, %d threads: %.1f us of CPU a page, the program lost %.2f s of %.2f s\n", argv[1], others,
+	       nr_threads, cpu / nr_paged_out * 1e6, wall - (done() - before) / usual, wall);
 	fflush(stdout);
 	signal(SIGTERM, SIG_IGN);
 	kill(0, SIGTERM);

@@ -69,6 +69,7 @@ enum Command {
     #[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
     Stop(cmd::control::Where),
     Restore(cmd::restore::Args),
+    Thp(cmd::thp::Args),
     Check(cmd::check::Args),
     Swap(cmd::swap::Args),
     Compact(cmd::compact::Args),
@@ -148,6 +149,7 @@ fn main() -> ExitCode {
         Command::Resume(args) => cmd::control::resume(&args),
         Command::Stop(args) => cmd::control::stop(&args),
         Command::Restore(args) => cmd::restore::run(&args),
+        Command::Thp(args) => cmd::thp::run(&args),
         Command::Check(args) => cmd::check::run(&args),
         Command::Swap(args) => cmd::swap::run(&args),
         Command::Compact(args) => cmd::compact::run(&args),

@@ -14,6 +14,7 @@ use isotherm_report::flat::{Column, TABLES};
 use isotherm_report::{EthpCurveReport, ReclaimCurveReport, Tabulate};
 use isotherm_session::compare::Comparison;
 use isotherm_session::restore::RestoreReport;
+use isotherm_session::thp::ThpReport;
 use isotherm_session::{CheckReport, KernelDamonReport};
 use isotherm_tune::Tuned;
 use schemars::{JsonSchema, Schema, schema_for};
@@ -85,6 +86,7 @@ fn of_commands() -> Vec<Printed> {
         command("check", out::schema::<CheckReport>()),
         command("reproduce", reproduce::schema()),
         command("restore", out::schema::<RestoreReport>()),
+        command("thp", out::schema::<ThpReport>()),
         command("tune", out::schema::<Tuned>()),
         command("calibrate", out::schema::<Calibration>()),
         command("doctor", out::schema::<HostReport>()),

@@ -32,6 +32,8 @@
 //! counts as well ([`Guard::grant`]), so that a service that runs for days is served at once, and a command that begins
 //! now with care.
 //!
+//! Acting that pays back may be done on a loan ([`loan`]): huge pages, where page walks are measured.
+//!
 //! A debt above one step closes the guard until it is paid back. CPU time alone does not cause such a debt: a step is
 //! no longer than the ledger's balance ([`Guard::available_loss_ns`]).
 //!
@@ -51,6 +53,7 @@
 mod act_meter;
 mod backoff;
 mod ledger;
+mod loan;
 mod rate;
 mod refaults;
 mod returns;
@@ -58,6 +61,7 @@ mod returns;
 use serde::{Deserialize, Serialize};
 
 use backoff::Backoff;
+use loan::Loan;
 
 use crate::scheme::Action;
 use isotherm_engine::address::{Nanos, PAGE_SIZE};
@@ -67,7 +71,7 @@ use isotherm_engine::snapshot::{Snapshot, TargetId};
 use rate::Rate;
 use returns::Returns;
 
-pub use act_meter::{ActBudgetStatus, ActMeter, STEP};
+pub use act_meter::{ActBudgetStatus, ActMeter, OnLoan, STEP, StepTime};
 pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus};
 pub use refaults::RefaultHistory;
@@ -301,6 +305,9 @@ pub struct Guard {
     returns: Returns,
     /// Time that targets lost to acting lately, and the pages acted on.
     acting: (f64, f64),
+    loan: Loan,
+    /// Time for which the targets had run at the first observation, and the time of that.
+    lived: (Nanos, Nanos),
     is_in_debt: bool,
     goal_available: Option<u64>,
 }
@@ -365,6 +372,7 @@ impl Guard {
 
     /// Grants what targets were allowed to lose in the time `lived` before `now`, of which one period counts.
     pub fn grant(&mut self, now: Nanos, lived: Nanos) {
+        self.lived = (lived, now);
         if let Some(share) = self.limits.max_slowdown {
             self.ledger.grant(now, lived, share);
         }
@@ -531,6 +539,7 @@ impl Guard {
         let allowed_now = self.max_slowdown_now().unwrap_or(share);
         let allowed_now = Nanos((allowed_now * elapsed * 1e9) as u64);
         self.backoff.observe(now, elapsed, allowed_now, lost);
+        self.loan.refill(elapsed, share);
         let available = self.ledger.available_ns();
         if self.is_in_debt {
             self.is_in_debt = available < 0.0;

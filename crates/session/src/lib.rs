@@ -58,6 +58,8 @@ mod stacks;
 mod start;
 #[cfg(feature = "live")]
 mod targets;
+#[cfg(feature = "live")]
+pub mod thp;
 mod versioned;
 
 pub use check::{CheckReport, Finding, check};

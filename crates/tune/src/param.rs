@@ -104,9 +104,7 @@ impl Knob {
         );
         match self {
             Self::Age | Self::Size | Self::Rate | Self::Quota => is_cold,
-            Self::Density | Self::Waste => {
-                matches!(scheme.action, Action::Hugepage | Action::Collapse)
-            }
+            Self::Density | Self::Waste => scheme.action.makes_huge(),
             Self::HotRate => scheme.action == Action::MigrateHot,
         }
     }

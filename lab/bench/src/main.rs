@@ -8,7 +8,6 @@ mod cached_files;
 mod ceiling;
 mod child;
 mod guard;
-mod huge;
 mod machine;
 mod meter;
 mod page;
@@ -41,7 +40,7 @@ struct Bench {
     run: fn(&BenchContext) -> Result<BenchOutcome>,
 }
 
-const BENCHES: [Bench; 9] = [
+const BENCHES: [Bench; 8] = [
     Bench {
         name: "watching",
         about: "speed and CPU time that a recorder takes from programs, turn by turn in the same run; with --only:\n\
@@ -95,12 +94,6 @@ const BENCHES: [Bench; 9] = [
         only_named: Some("it takes minutes, and was not named"),
         run: ceiling::run,
     },
-    Bench {
-        name: "huge",
-        about: "waste and speed-up of huge pages on a grid solver, with and without ethp",
-        only_named: Some("runs only when named"),
-        run: huge::run,
-    },
 ];
 
 const EXAMPLES: &str = "\
@@ -138,7 +131,7 @@ struct Args {
     /// Small workloads and short windows: does it work, not how well
     #[arg(long)]
     quick: bool,
-    /// watching, guard, huge, ceiling: only these programs
+    /// watching, guard, ceiling: only these programs
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// watching, truth: these modes of `isotherm record` instead of the usual ones
@@ -157,8 +150,6 @@ struct Args {
     #[arg(long, value_name = "PATH")]
     isotherm: Option<PathBuf>,
     #[command(flatten)]
-    huge: huge::Options,
-    #[command(flatten)]
     truth: truth::Options,
 }
 
@@ -174,7 +165,6 @@ struct BenchContext {
     asked_duration: Option<Duration>,
     rows: u64,
     keep: Option<PathBuf>,
-    huge: huge::Options,
     truth: truth::Options,
     stop: Arc<AtomicBool>,
     /// Records, truths and sockets.
@@ -351,7 +341,6 @@ fn context(args: Args) -> Result<BenchContext> {
             .rows
             .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
         keep: args.keep,
-        huge: args.huge,
         truth: args.truth,
         stop,
         scratch: tempfile::tempdir().context("cannot create a temporary folder")?,

@@ -17,6 +17,7 @@ pub(crate) mod run;
 pub(crate) mod start;
 pub(crate) mod swap;
 pub(crate) mod symbolize;
+pub(crate) mod thp;
 pub(crate) mod tier;
 pub(crate) mod top;
 pub(crate) mod web;

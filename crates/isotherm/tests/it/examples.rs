@@ -28,6 +28,7 @@ pause | tells a daemon: tests/kernel/cli/daemon.rs
 resume | tells a daemon: tests/kernel/cli/daemon.rs
 stop | tells a daemon: tests/kernel/cli/daemon.rs
 restore | reads a process's memory back: tests/kernel/watch/foreign.rs
+thp | judges a process: tests/kernel/act/huge.rs
 swap | sets up swap: tests/kernel/act/safety.rs
 top | needs a terminal: tests/it/top.rs
 web | serves until it is stopped: tests/it/web.rs, tests/page

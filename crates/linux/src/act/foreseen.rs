@@ -22,7 +22,7 @@ impl ProcessActuator {
         let mut outcomes = Vec::with_capacity(operations.len());
         for operation in operations {
             let target = operation.target;
-            self.read_areas(std::slice::from_ref(operation))?;
+            self.read_areas([operation.target])?;
             if let Some(why) = self.impossible(operation) {
                 outcomes.push(refused(operation, why));
                 continue;

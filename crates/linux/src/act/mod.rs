@@ -20,13 +20,14 @@
 //! for no visible reason is [`Refusal::Kept`].
 
 mod batch;
-mod cpu_pin;
+mod every_cpu;
 mod filter;
 mod foreseen;
 mod huge_page;
 mod huge_page_reclaim;
 mod incompressible;
 mod migrate;
+mod page_walks;
 mod physical;
 mod reclaim;
 
@@ -96,6 +97,8 @@ pub struct ProcessActuator {
     huge_page_reclaim: HugePageReclaim,
     groups: GroupNumbers,
     interrupted: BTreeMap<TargetId, Nanos>,
+    /// Processors that the target runs on, while single pages of it are paged out.
+    cpus: Vec<usize>,
     paged_out: Vec<(TargetId, u64, Bitmap)>,
     left_alone: LeftAlone,
     /// Ranges of frames to which actions are limited, if there is such a limit.
@@ -115,6 +118,7 @@ impl ProcessActuator {
             huge_page_reclaim: HugePageReclaim::new(),
             groups: GroupNumbers::default(),
             interrupted: BTreeMap::new(),
+            cpus: Vec::new(),
             paged_out: Vec::new(),
             left_alone: LeftAlone::default(),
             frames: None,
@@ -332,7 +336,12 @@ impl ProcessActuator {
             refuse_all(blocks, Refusal::Exited);
             return Ok(());
         };
-        match process.advise(ranges, advice, &mut self.advised) {
+        let answer = if advice == libc::MADV_PAGEOUT && !self.cpus.is_empty() {
+            every_cpu::page_out(process, &self.cpus, ranges, &mut self.advised)
+        } else {
+            process.advise(ranges, advice, &mut self.advised)
+        };
+        match answer {
             Ok(()) => {}
             Err(ProcessError::NoSuchProcess { .. }) => {
                 refuse_all(blocks, Refusal::Exited);
@@ -386,7 +395,8 @@ impl Actuator for ProcessActuator {
         outcomes.clear();
         self.swap = swap::facts();
         self.incompressible.begin();
-        self.read_areas(operations)?;
+        let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
+        self.read_areas(targets)?;
         outcomes.resize(operations.len(), Outcome::default());
         let kind = |operation: &Operation| (operation.target, operation.scheme, operation.action);
         for places in batch::gather(operations, kind, BATCH_OPERATIONS, BATCH_BYTES) {
@@ -411,8 +421,7 @@ impl Actuator for ProcessActuator {
 }
 
 impl ProcessActuator {
-    fn read_areas(&mut self, operations: &[Operation]) -> Result<()> {
-        let targets: BTreeSet<TargetId> = operations.iter().map(|o| o.target).collect();
+    fn read_areas(&mut self, targets: impl IntoIterator<Item = TargetId>) -> Result<()> {
         self.areas
             .retain(|_, (read, _)| read.elapsed() < AREAS_LAST);
         for target in targets {

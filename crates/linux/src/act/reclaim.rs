@@ -6,8 +6,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use isotherm_policy::{Operation, Refusal};
 
 use super::batch::{self, Block};
-use super::cpu_pin::CpuPin;
-use super::{ProcessActuator, bits};
+use super::{ProcessActuator, bits, every_cpu};
 use crate::frames::FrameFacts;
 use crate::probe::Result;
 use crate::process::{PAGEOUT_CALL_BYTES, call_length};
@@ -58,17 +57,17 @@ impl ProcessActuator {
         blocks: &mut [Block],
     ) -> Result<()> {
         let started = Instant::now();
-        let mut beside = CpuPin::unpinned();
         let mut rest = ranges;
         while !rest.is_empty() {
             let (call, later) = rest.split_at(call_length(rest, libc::MADV_PAGEOUT));
             rest = later;
             if let Some(process) = self.probe.process(target) {
-                beside.pin_to_cpu_of(process.pid());
+                self.cpus = every_cpu::cpus_of(process.pid());
             }
-            self.advise_pageout(target, call, blocks)?;
+            let advised = self.advise_pageout(target, call, blocks);
+            self.cpus.clear();
+            advised?;
         }
-        drop(beside);
         let is_single = |block: &Block| {
             let meant = bits::and(&block.wanted, &block.anonymous);
             !block.huge && !bits::is_empty(&meant)

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
-use crate::guard::{Guard, Pool};
+use crate::guard::{Guard, OnLoan, Pool, StepTime};
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::Action;
 use isotherm_engine::address::{AddressRange, BLOCK_SIZE, Nanos};
@@ -68,6 +68,8 @@ pub struct Executed {
     pub done: Vec<Operation>,
     /// Outcome of each operation.
     pub outcomes: Vec<Outcome>,
+    /// Part of the time in which huge pages were made on a loan.
+    pub on_loan: Nanos,
 }
 
 impl Executed {
@@ -75,6 +77,18 @@ impl Executed {
     pub fn append(&mut self, mut more: Self) {
         self.done.append(&mut more.done);
         self.outcomes.append(&mut more.outcomes);
+        self.on_loan = self.on_loan + more.on_loan;
+    }
+
+    /// Returns the part that was done on a loan.
+    pub fn on_loan(&self) -> OnLoan {
+        let made = { self.done.iter().zip(&self.outcomes) }
+            .filter(|(operation, _)| operation.action.makes_huge())
+            .map(|(_, outcome)| outcome.applied / BLOCK_SIZE);
+        OnLoan {
+            share: self.on_loan.0 as f64 / (self.took().0 as f64).max(1.0),
+            blocks: made.sum(),
+        }
     }
 
     /// Returns the total time.
@@ -84,32 +98,37 @@ impl Executed {
     }
 }
 
-/// Executes as much of `plan`, which is about `pool`, as `guard` allows and as fits into `room` of time. `act` appends
+/// Executes as much of `plan`, which is about `pool`, as `guard` allows and as fits into `room` of time. Huge pages may
+/// be made on a loan. `act` appends
 /// an outcome for each operation and returns whether to continue. If any time is available, at least a block is
 /// executed. Executed operations are removed from the plan, unless `act` fails.
 pub fn execute<E>(
     plan: &mut VecDeque<Operation>,
     (guard, pool): (&mut Guard, Pool),
-    (pace, room): (&mut Throughput, Nanos),
+    (pace, room): (&mut Throughput, StepTime),
     mut act: impl FnMut(&[Operation], &mut Vec<Outcome>) -> Result<ControlFlow<()>, E>,
 ) -> Result<Executed, E> {
     let mut batches = Batches::new(plan.make_contiguous());
     let (mut batch, mut outcomes) = (Vec::new(), Vec::new());
-    let mut spent = Nanos(0);
+    let (mut usual, mut on_loan) = (Nanos(0), Nanos(0));
     while let Some(action) = batches.next_action() {
         let allowed = guard.available_for(pool, action).unwrap_or(u64::MAX);
         let is_harmless = action == Action::Stat;
-        if !is_harmless && (allowed == 0 || spent >= room) {
+        let (spent, room) = match room.on_loan.filter(|_| action.makes_huge()) {
+            Some(time) => (&mut on_loan, time.max(room.usual)),
+            None => (&mut usual, room.usual),
+        };
+        if !is_harmless && (allowed == 0 || *spent >= room) {
             break;
         }
-        let bytes = pace.batch(action, room.since(spent));
+        let bytes = pace.batch(action, room.since(*spent));
         batches.take(bytes.min(allowed), &mut batch);
         outcomes.clear();
         let flow = act(&batch, &mut outcomes)?;
         if !is_harmless {
             let applied = outcomes.iter().map(|outcome| outcome.applied).sum();
             guard.charge(pool, action, applied);
-            spent = outcomes.iter().fold(spent, |sum, one| sum + one.took);
+            *spent = outcomes.iter().fold(*spent, |sum, one| sum + one.took);
             pace.learn(action, &batch, &outcomes);
         }
         batches.done(&outcomes);
@@ -129,7 +148,11 @@ pub fn execute<E>(
         let rest = AddressRange::new(first.range.start + taken, first.range.end);
         *first = first.part(rest);
     }
-    Ok(Executed { done, outcomes })
+    Ok(Executed {
+        done,
+        outcomes,
+        on_loan,
+    })
 }
 
 #[derive(Default)]
@@ -337,7 +360,8 @@ mod tests {
                 }));
                 Ok::<_, ()>(ControlFlow::Continue(()))
             };
-            let (guard, pace) = ((&mut guard, Pool::Processes), (&mut pace, STEP));
+            let room = StepTime::usual(STEP);
+            let (guard, pace) = ((&mut guard, Pool::Processes), (&mut pace, room));
             let executed = execute(&mut rest, guard, pace, act).expect("never fails");
             let done = executed.done.iter().map(|operation| operation.bytes);
             steps.push((executed.took(), done.sum()));

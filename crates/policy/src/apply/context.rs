@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
 use super::{DryRun, Executed, Throughput, execute};
-use crate::guard::{Guard, GuardLimits, Pool, RefaultHistory};
+use crate::guard::{Guard, GuardLimits, OnLoan, Pool, RefaultHistory, StepTime};
 use crate::port::{Actuator, Operation, Outcome, Refusal};
 use crate::scheme::huge::{BlockUse, WasteStatus};
 use crate::scheme::{Action, Metric, Scheme, SchemeEngine, SchemeError, SystemFacts};
@@ -80,6 +80,17 @@ pub trait Platform: Actuator {
         Ok(())
     }
 
+    /// Measures the page walks of blocks of small pages, and passes their number a second to a closure. It passes nothing
+    /// for blocks where that is unknown.
+    fn page_walks(
+        &mut self,
+        _target: TargetId,
+        _blocks: &[u64],
+        _look: impl FnMut(u64, f64),
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// Notes that bytes of a target were paged out.
     fn note_paged_out(&mut self, _target: TargetId, _bytes: u64) {}
 }
@@ -97,6 +108,8 @@ pub struct Context {
     pub(super) queues: [Queue; 2],
     /// Pool that had the first turn in the last step.
     turn: Pool,
+    /// Part of the last step that was done on a loan.
+    on_loan: OnLoan,
 }
 
 /// Plans for the memory of one pool, which the guard may stop separately.
@@ -125,6 +138,7 @@ impl Context {
             huge: HugeBound::default(),
             queues: Default::default(),
             turn: Pool::PageCache,
+            on_loan: OnLoan::default(),
         })
     }
 
@@ -205,6 +219,11 @@ impl Context {
         check.filter(|_| schemes.is_idle())
     }
 
+    /// Returns the part of the last step that was done on a loan, and the guard to charge it to.
+    pub fn on_loan(&mut self) -> (OnLoan, &mut Guard) {
+        (self.on_loan, &mut self.guard)
+    }
+
     /// Returns whether a plan is unfinished.
     pub fn has_pending(&self) -> bool {
         self.queues.iter().any(|queue| !queue.pending.is_empty())
@@ -239,7 +258,7 @@ impl Context {
         &mut self,
         now: Nanos,
         snapshots: &[Snapshot],
-        room: Nanos,
+        room: StepTime,
         world: &mut W,
     ) -> Result<(Vec<Operation>, Vec<Outcome>), W::Error> {
         let (mut done, mut outcomes) = (Vec::new(), Vec::new());
@@ -247,6 +266,7 @@ impl Context {
             (done, outcomes) = self.plan(now, snapshots, world)?.into_iter().unzip();
         }
         let executed = self.execute(now, room, world)?;
+        self.on_loan = executed.on_loan();
         done.extend(executed.done);
         outcomes.extend(executed.outcomes);
         if let Some(dry_run) = &mut self.dry_run {
@@ -288,7 +308,13 @@ impl Context {
             plan = dry_run.fresh(&plan);
         }
         let (plan, kept) = self.keep_refaulted(now, snapshots, plan, world)?;
-        let (plan, kept_small) = self.huge.narrow(plan, snapshots, world)?;
+        let (mut plan, kept_small) =
+            self.huge
+                .narrow((now, plan), snapshots, (&mut self.guard, world))?;
+        if self.huge.is_on_loan {
+            // What has no time left must not stand before what has.
+            plan.sort_by_key(|operation| !operation.action.makes_huge());
+        }
         let is_new = |target| snapshots.iter().any(|s| s.target == target);
         for queue in &mut self.queues {
             queue.pending.retain(|operation| !is_new(operation.target));
@@ -337,7 +363,7 @@ impl Context {
     fn execute<W: Platform>(
         &mut self,
         now: Nanos,
-        room: Nanos,
+        room: StepTime,
         world: &mut W,
     ) -> Result<Executed, W::Error> {
         let is_dry_run = self.is_dry_run();
@@ -347,7 +373,12 @@ impl Context {
         let mut executed = Executed::default();
         for pool in pools {
             let queue = &mut self.queues[pool as usize];
-            let left = room.since(executed.took());
+            let took = executed.took();
+            let on_loan = room.on_loan.filter(|_| self.huge.is_on_loan);
+            let left = StepTime {
+                usual: room.usual.since(took),
+                on_loan: on_loan.map(|time| time.since(took)),
+            };
             if world.is_stopped() {
                 break;
             }

@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Platform;
+use super::trial::{Trial, Verdict};
+use crate::guard::Guard;
 use crate::port::{Operation, Outcome, Refusal};
-use crate::scheme::Action;
-use crate::scheme::huge::{BlockUse, Candidate, WasteStatus, fitting, rank};
-use isotherm_engine::address::{AddressRange, BLOCK_SIZE, PAGE_SIZE, block_of};
+use crate::scheme::huge::{BlockUse, Candidate, TrialStatus, WasteStatus, fitting, rank};
+use isotherm_engine::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, block_of};
 use isotherm_engine::monitor::bits;
 use isotherm_engine::snapshot::{Snapshot, TargetId};
 
@@ -33,9 +34,12 @@ pub(super) struct HugeBound {
     resident: BTreeMap<TargetId, u64>,
     /// Blocks selected to become huge, with the number of pages that were added or are still unused.
     made: BTreeMap<(TargetId, u64), u32>,
+    trials: BTreeMap<TargetId, Trial>,
     /// Position at which reading continues.
     next_read: (TargetId, u64),
     status: WasteStatus,
+    /// Whether the last plan makes huge pages on a loan.
+    pub(super) is_on_loan: bool,
 }
 
 impl HugeBound {
@@ -47,15 +51,17 @@ impl HugeBound {
     pub(super) fn forget(&mut self, target: TargetId) {
         self.resident.remove(&target);
         self.made.retain(|(of, _), _| *of != target);
+        self.trials.remove(&target);
     }
 
     /// Stores the selected blocks in operations that make huge pages.
     pub(super) fn narrow<W: Platform>(
         &mut self,
-        plan: Vec<Operation>,
+        (now, plan): (Nanos, Vec<Operation>),
         snapshots: &[Snapshot],
-        world: &mut W,
+        (guard, world): (&mut Guard, &mut W),
     ) -> Result<Narrowed, W::Error> {
+        self.is_on_loan = false;
         let Some(max_waste) = self.max_waste.filter(|_| world.knows_blocks()) else {
             return Ok((plan, Vec::new()));
         };
@@ -75,10 +81,11 @@ impl HugeBound {
         rank(&mut candidates);
         let resident: u64 = self.resident.values().sum();
         let max = (resident as f64 * max_waste) as u64;
-        let wasted: u64 = self.made.values().map(|waste| u64::from(*waste)).sum();
-        let room = (max / PAGE_SIZE).saturating_sub(wasted);
+        let room = (max / PAGE_SIZE).saturating_sub(self.wasted_pages());
+        let mut fitting: Vec<&Candidate> = fitting(&candidates, room).collect();
+        self.lend(now, &mut fitting, guard, world)?;
         let mut chosen: BTreeMap<TargetId, BTreeSet<u64>> = BTreeMap::new();
-        for candidate in fitting(&candidates, room) {
+        for candidate in fitting {
             let key = (candidate.target, candidate.block);
             chosen.entry(key.0).or_default().insert(key.1);
             self.made.insert(key, candidate.waste);
@@ -91,6 +98,52 @@ impl HugeBound {
             ..self.status
         };
         Ok(divide(plan, &chosen, &blocks))
+    }
+
+    /// Continues the trials. Removes the candidates that must wait, and all but those that get a loan if any does.
+    fn lend<W: Platform>(
+        &mut self,
+        now: Nanos,
+        candidates: &mut Vec<&Candidate>,
+        guard: &mut Guard,
+        world: &mut W,
+    ) -> Result<(), W::Error> {
+        let mut blocks: BTreeMap<TargetId, Vec<u64>> = BTreeMap::new();
+        for candidate in &*candidates {
+            blocks
+                .entry(candidate.target)
+                .or_default()
+                .push(candidate.block);
+        }
+        for target in self.trials.keys() {
+            blocks.entry(*target).or_default();
+        }
+        let mut lent = BTreeSet::new();
+        for (target, blocks) in blocks {
+            let made = self.made.range((target, 0)..=(target, u64::MAX));
+            let huge: BTreeSet<u64> = made.map(|((_, block), _)| *block).collect();
+            let trial = self.trials.entry(target).or_default();
+            let walks = |blocks: &[u64]| mean_walks(target, blocks, world);
+            match trial.go_on((now, guard), &blocks, &huge, walks)? {
+                Verdict::Usual => {}
+                Verdict::Nothing => candidates.retain(|one| one.target != target),
+                Verdict::Loan(blocks) => {
+                    lent.extend(blocks.into_iter().map(|block| (target, block)));
+                }
+            }
+        }
+        self.is_on_loan = !lent.is_empty();
+        if self.is_on_loan {
+            guard.lend(lent.len());
+            candidates.retain(|one| lent.contains(&(one.target, one.block)));
+        }
+        let gains = self.trials.values().filter_map(Trial::gain);
+        let best = gains.max_by(|one, other| one.speed[1].total_cmp(&other.speed[1]));
+        self.status.trial = best.map(|gain| TrialStatus {
+            huge: gain.blocks as u64 * BLOCK_SIZE,
+            gain: gain.speed,
+        });
+        Ok(())
     }
 
     /// Forgets blocks that are not huge any more, and reads a few others to count their unused pages.
@@ -126,11 +179,28 @@ impl HugeBound {
         if let Some((target, block)) = turn.last() {
             self.next_read = (*target, block + 1);
         }
-        let wasted: u64 = self.made.values().map(|waste| u64::from(*waste)).sum();
         self.status.huge = self.made.len() as u64 * BLOCK_SIZE;
-        self.status.wasted = wasted * PAGE_SIZE;
+        self.status.wasted = self.wasted_pages() * PAGE_SIZE;
         Ok(())
     }
+
+    fn wasted_pages(&self) -> u64 {
+        self.made.values().map(|waste| u64::from(*waste)).sum()
+    }
+}
+
+/// Returns the mean page walks a second of blocks; `None` if most of them cannot be measured.
+fn mean_walks<W: Platform>(
+    target: TargetId,
+    blocks: &[u64],
+    world: &mut W,
+) -> Result<Option<f64>, W::Error> {
+    let (mut sum, mut nr) = (0.0, 0);
+    world.page_walks(target, blocks, |_, walks| {
+        sum += walks;
+        nr += 1;
+    })?;
+    Ok((2 * nr > blocks.len()).then(|| sum / nr as f64))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +212,7 @@ struct Found {
 type Blocks = BTreeMap<u64, Found>;
 
 fn makes_huge(operation: &Operation) -> bool {
-    matches!(operation.action, Action::Hugepage | Action::Collapse)
+    operation.action.makes_huge()
 }
 
 /// Returns the state of one target's blocks that `plan` would make huge, and the translations that would save.

@@ -5,6 +5,7 @@ mod bound_by;
 mod context;
 mod dry_run;
 mod huge;
+mod trial;
 
 pub use batches::{Executed, Throughput, execute};
 pub use bound_by::BoundBy;

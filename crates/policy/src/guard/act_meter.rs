@@ -45,6 +45,32 @@ pub struct ActBudgetStatus {
     pub is_exhausted: bool,
 }
 
+/// Time that a step may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// For all that is not done on a loan.
+    pub usual: Nanos,
+    /// For huge pages on a loan; `None`: there is no loan.
+    pub on_loan: Option<Nanos>,
+}
+
+impl StepTime {
+    /// Returns a time without a loan.
+    pub const fn usual(usual: Nanos) -> Self {
+        let on_loan = None;
+        Self { usual, on_loan }
+    }
+}
+
+/// The part of a step that was done on a loan.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OnLoan {
+    /// Share of the step's time, 0 to 1.
+    pub share: f64,
+    /// Huge pages made.
+    pub blocks: u64,
+}
+
 /// The budget of acting, and the share of acting's time that the targets lose.
 #[derive(Clone, Debug)]
 pub struct ActMeter {
@@ -105,18 +131,25 @@ impl ActMeter {
 
     /// Begins a step, with the CPUs that were idle since the last one (`None`: unknown). Returns how long the step may
     /// take.
-    pub fn begin(&mut self, now: Nanos, idle_cpus: Option<f64>, guard: &Guard) -> Nanos {
+    pub fn begin(&mut self, now: Nanos, idle_cpus: Option<f64>, guard: &Guard) -> StepTime {
         self.refill(now, idle_cpus);
-        let available = self.available(guard);
-        let is_little = available < LITTLE;
+        let usual = self.available(guard);
+        let on_loan = available_time(guard.available_loan_ns(), self.lost_share());
+        let is_little = usual.max(on_loan) < LITTLE;
         self.next_step = now + if is_little { PAUSE } else { BETWEEN_STEPS };
-        available
+        let on_loan = Some(on_loan);
+        StepTime { usual, on_loan }
+    }
+
+    /// Returns the share of acting's time that targets lose.
+    fn lost_share(&self) -> f64 {
+        let taken = self.taken_share() * self.target_share;
+        taken.max(self.interrupting)
     }
 
     /// Returns how long a step may take now, by the budget and by what targets may still lose.
     fn available(&self, guard: &Guard) -> Nanos {
-        let taken = self.taken_share() * self.target_share;
-        let taken = taken.max(self.interrupting);
+        let taken = self.lost_share();
         let by_loss = guard.available_loss_ns();
         let by_loss = by_loss.map_or(STEP, |ns| available_time(ns, taken));
         self.available_by_budget().min(by_loss)
@@ -127,13 +160,26 @@ impl ActMeter {
         self.available(guard) < LITTLE
     }
 
-    /// Ends a step that took `cpu` of CPU time, and during which targets lost `interrupted` of theirs.
-    pub fn end(&mut self, now: Nanos, cpu: Nanos, interrupted: Nanos, guard: &mut Guard) {
-        let taken = self.charge(cpu).0 as f64 * self.target_share;
+    /// Ends a step that took `cpu` of CPU time, and during which targets lost `interrupted` of theirs. It has `lasted`
+    /// for a time. No target loses more than that, from however many processors the step acted. What was done on a loan
+    /// takes no tokens: a loan has its own limit.
+    pub fn end(
+        &mut self,
+        now: Nanos,
+        (cpu, lasted): (Nanos, Nanos),
+        interrupted: Nanos,
+        (loan, guard): (OnLoan, &mut Guard),
+    ) {
+        let taken = self.charge(cpu, loan.share);
+        let taken = taken.min(lasted).0 as f64 * self.target_share;
         let interrupted = interrupted.min(cpu).0 as f64;
         // The larger of the two counts: both happen at once, on the CPU that acting took and on those that it
         // interrupted.
-        guard.charge_loss(now, Nanos(taken.max(interrupted) as u64));
+        let lost = taken.max(interrupted);
+        guard.charge_loss(now, Nanos((lost * (1.0 - loan.share)) as u64));
+        if loan.share > 0.0 {
+            guard.charge_loan(Nanos((lost * loan.share) as u64), loan.blocks);
+        }
         let share = interrupted / (cpu.0 as f64).max(1.0);
         self.interrupting += (share - self.interrupting) / 2.0;
     }
@@ -147,7 +193,7 @@ impl ActMeter {
         guard: &mut Guard,
     ) {
         self.refill(now, idle_cpus);
-        let taken = self.charge(cpu).0 as f64 * self.target_share;
+        let taken = self.charge(cpu, 0.0).0 as f64 * self.target_share;
         guard.charge_loss(now, Nanos(taken as u64));
     }
 
@@ -179,12 +225,12 @@ impl ActMeter {
         1.0 - self.idle_cpus.unwrap_or(0.0).clamp(0.0, 1.0)
     }
 
-    /// Charges `cpu` of acting. Returns the part that was taken from others.
-    fn charge(&mut self, cpu: Nanos) -> Nanos {
+    /// Charges `cpu` of acting, a share of it on a loan. Returns the part that was taken from others.
+    fn charge(&mut self, cpu: Nanos, share_on_loan: f64) -> Nanos {
         let taken = cpu.0 as f64 * self.taken_share();
         self.spent = self.spent + cpu;
         self.charged = self.charged + Nanos(taken as u64);
-        self.tokens_ns -= taken;
+        self.tokens_ns -= taken * (1.0 - share_on_loan);
         Nanos(taken as u64)
     }
 
@@ -219,7 +265,7 @@ mod tests {
         let mut budget = ActMeter::new(Some(share));
         for tick in 0..seconds * 20 {
             budget.refill(ms(tick * 50), idle_cpus);
-            budget.charge(budget.available_by_budget());
+            budget.charge(budget.available_by_budget(), 0.0);
         }
         budget.status().spent.as_secs_f64()
     }
@@ -243,7 +289,7 @@ mod tests {
         budget.refill(ms(3_600_000), Some(0.0));
         assert_eq!(budget.available_by_budget(), STEP);
         // Twice the amount of one second.
-        budget.charge(ms(200));
+        budget.charge(ms(200), 0.0);
         budget.refill(ms(3_600_900), Some(0.0));
         assert!(budget.status().is_exhausted);
         budget.refill(ms(3_601_100), Some(0.0));
@@ -253,7 +299,7 @@ mod tests {
     #[test]
     fn without_a_budget_only_steps_are_bounded() {
         let mut budget = ActMeter::new(None);
-        budget.charge(ms(100_000));
+        budget.charge(ms(100_000), 0.0);
         assert_eq!(budget.available_by_budget(), STEP);
     }
 }

@@ -117,6 +117,11 @@ impl Action {
         matches!(self, Self::Pageout | Self::Cold | Self::LruDeprio)
     }
 
+    /// Returns whether it makes huge pages.
+    pub const fn makes_huge(self) -> bool {
+        matches!(self, Self::Hugepage | Self::Collapse)
+    }
+
     /// Returns whether it moves memory to another node, so that a destination must be named.
     pub const fn migrates(self) -> bool {
         matches!(self, Self::MigrateHot | Self::MigrateCold)

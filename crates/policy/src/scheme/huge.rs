@@ -15,12 +15,14 @@
 //! made counts; `isotherm report machine` reports that of others.
 
 use std::cmp::Ordering;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use isotherm_engine::address::PAGES_PER_BLOCK;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::snapshot::TargetId;
+use isotherm_engine::units::format_bytes;
 
 /// Least number of wasted pages for which a huge page is split. Below it, the loss of its data (one translation for all
 /// of it) outweighs the waste.
@@ -94,12 +96,36 @@ pub fn fitting(candidates: &[Candidate], room: u64) -> impl Iterator<Item = &Can
     })
 }
 
+/// Result of a trial: the gain in speed of a target by a few huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TrialStatus {
+    /// Bytes of these huge pages.
+    pub huge: u64,
+    /// Share by which the target became faster: lower bound, mean and upper bound (two standard errors).
+    pub gain: [f64; 3],
+}
+
+impl fmt::Display for TrialStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [low, mean, high] = self.gain.map(|gain| 100.0 * gain);
+        let huge = format_bytes(self.huge);
+        write!(
+            f,
+            "{huge} of huge pages made the program {mean:+.1} % faster ({low:+.1} to {high:+.1}), as measured"
+        )
+    }
+}
+
 /// State of the huge pages that schemes have made under a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WasteStatus {
     /// Limit: a share of the targets' memory.
     pub max_share: f64,
+    /// Trial whether huge pages pay back, once it has a result; of several targets, the one that gained most.
+    #[serde(default)]
+    pub trial: Option<TrialStatus>,
     /// Limit in bytes, of their current memory.
     pub max: u64,
     /// Bytes of the huge pages that schemes have made and that are still huge.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, RegionSnapshot, Snapshot, TargetId};
-use isotherm_policy::guard::{GuardLimits, STEP};
+use isotherm_policy::guard::{GuardLimits, STEP, StepTime};
 use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Frequency, Metric, SchemeEngine, SystemFacts,
 };
@@ -85,7 +85,7 @@ fn schemes_act_in_a_world_of_a_few_lines() {
     };
     let schemes = vec![Scheme::new(idle, Action::Pageout)];
     let mut context = Context::new(schemes, GuardLimits::default(), false).expect("good schemes");
-    let step = context.step(snapshot.end, &[snapshot], STEP, &mut world);
+    let step = context.step(snapshot.end, &[snapshot], StepTime::usual(STEP), &mut world);
     let (done, outcomes) = step.expect("nothing fails here");
     assert_eq!((done.len(), outcomes.len()), (1, 1));
     assert_eq!(outcomes[0].applied, 7 * PAGE_SIZE);

@@ -11,7 +11,7 @@ use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, BudgetShares, Cost, CpuLedger, Nanos, Sample, TargetId,
     Touch,
 };
-use isotherm_policy::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP};
+use isotherm_policy::guard::{Guard, GuardLimits, GuardSignals, Pool, Pools, STEP, StepTime};
 use isotherm_policy::scheme::Action;
 use isotherm_policy::{Executed, Operation, Outcome, Throughput, execute};
 
@@ -122,10 +122,10 @@ fn no_more_is_done_than_the_guard_allows() {
         }
     };
     let act = act_and(ControlFlow::Continue(()));
-    let mut pace = Throughput::default();
+    let (mut pace, time) = (Throughput::default(), StepTime::usual(STEP));
     let plan = || VecDeque::from([operation.clone()]);
-    let Ok(executed) = execute(&mut plan(), (&mut guard, pool), (&mut pace, STEP), act);
-    let Executed { done, outcomes } = executed;
+    let Ok(executed) = execute(&mut plan(), (&mut guard, pool), (&mut pace, time), act);
+    let Executed { done, outcomes, .. } = executed;
     let applied: u64 = outcomes.iter().map(|outcome| outcome.applied).sum();
     assert_eq!(done.len(), 1, "its parts are one operation again");
     // The allowance is five hundredths of a GiB in the first second, plus the rest of the block that this ends in.
@@ -135,9 +135,9 @@ fn no_more_is_done_than_the_guard_allows() {
     let stop = act_and(ControlFlow::Break(()));
     let mut rest = plan();
     let (guard, mut first) = ((&mut free, pool), Throughput::default());
-    let Ok(stopped) = execute(&mut rest, guard, (&mut first, STEP), stop);
+    let Ok(stopped) = execute(&mut rest, guard, (&mut first, time), stop);
     assert_eq!(stopped.done[0].range.len(), 2 * BLOCK_SIZE, "one batch");
     assert_eq!(rest[0].range.start, 2 * BLOCK_SIZE);
-    let Ok(all) = execute(&mut plan(), (&mut free, pool), (&mut pace, STEP), act);
+    let Ok(all) = execute(&mut plan(), (&mut free, pool), (&mut pace, time), act);
     assert_eq!(all.done[0].range.len(), 1 << 30);
 }

@@ -68,7 +68,7 @@ fn of_kernel_schemes(spec: &SessionSpec) -> Vec<String> {
 }
 
 fn without_bound_on_waste(schemes: &[Scheme]) -> Option<String> {
-    let is_huge = |scheme: &Scheme| matches!(scheme.action, Action::Hugepage | Action::Collapse);
+    let is_huge = |scheme: &Scheme| scheme.action.makes_huge();
     schemes.iter().any(is_huge).then(|| {
         "kernel DAMON makes huge pages whatever memory they waste; `--world linux` keeps to --max-waste".into()
     })

@@ -177,6 +177,18 @@ impl Platform for ThisMachine<'_> {
         }
     }
 
+    fn page_walks(
+        &mut self,
+        target: TargetId,
+        blocks: &[u64],
+        look: impl FnMut(u64, f64),
+    ) -> Result<(), ProbeError> {
+        match self.by.executor.of_processes() {
+            Some(actuator) => actuator.page_walks(target, blocks, look),
+            None => Ok(()),
+        }
+    }
+
     fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
         // The paged-out pages of processes are known one by one.
         if matches!(self.by.executor, Executor::Physical(_)) {
@@ -338,7 +350,7 @@ impl ContextActing {
         });
         self.context.guard_mut().set_goal_limit(goal);
         let room = self.by.meters.begin(now, self.context.guard());
-        let cpu_before = process_cpu();
+        let (began, cpu_before) = (session.now(), process_cpu());
         let by = &mut self.by;
         let mut world = ThisMachine { session, by };
         let (done, outcomes) = self.context.step(now, &self.snapshots, room, &mut world)?;
@@ -357,7 +369,9 @@ impl ContextActing {
                 meters.waits.pages_paged_out(target, block, &pages);
             }
         }
-        meters.end(session.now(), spent, &times, self.context.guard_mut());
+        let ended = session.now();
+        let spent_and_lasted = (spent, ended.since(began));
+        meters.end(ended, spent_and_lasted, &times, self.context.on_loan());
         self.bounds.note(now, self.bound_by());
         Ok(spent)
     }

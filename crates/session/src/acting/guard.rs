@@ -12,7 +12,8 @@ use isotherm_linux::clock;
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::pressure;
 use isotherm_policy::guard::{
-    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, Pools, WaitSource, waited_share,
+    ActMeter, Guard, GuardLimits, GuardSignals, GuardStatus, OnLoan, Pools, StepTime, WaitSource,
+    waited_share,
 };
 use isotherm_record::{GuardSample, Item};
 
@@ -117,22 +118,22 @@ impl Meters {
     }
 
     /// Begins a step of acting. Returns the time that it may take.
-    pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> Nanos {
+    pub(super) fn begin(&mut self, now: Nanos, guard: &Guard) -> StepTime {
         let idle_cpus = self.idle.stop(now);
         self.acting.begin(now, idle_cpus, guard)
     }
 
-    /// Ends a step of acting, which took the CPU time `cpu` and interrupted each of these targets for its time in
-    /// `times`.
+    /// Ends a step of acting, which has `spent` CPU time and elapsed time, and interrupted each of these targets for its
+    /// time in `times`.
     pub(super) fn end(
         &mut self,
         now: Nanos,
-        cpu: Nanos,
+        spent: (Nanos, Nanos),
         times: &BTreeMap<TargetId, Nanos>,
-        guard: &mut Guard,
+        loan: (OnLoan, &mut Guard),
     ) {
         let interrupted = self.waits.interrupted(times);
-        self.acting.end(now, cpu, interrupted, guard);
+        self.acting.end(now, spent, interrupted, loan);
         self.idle.start(now);
     }
 

@@ -239,6 +239,7 @@ impl ActingSummary {
                 format_share(huge.max_share),
                 format_bytes(huge.kept_small),
             ));
+            lines.extend(huge.trial.map(|trial| trial.to_string()));
         }
         if self.guard_stops > 0 {
             lines.push(format!(

@@ -8,7 +8,7 @@ use isotherm_engine::RefaultRate;
 use isotherm_engine::drive::MonitorLoop;
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot, TargetId};
 use isotherm_policy::Context;
-use isotherm_policy::guard::{ActMeter, GuardSignals, Pools, waited_share};
+use isotherm_policy::guard::{ActMeter, GuardSignals, Pools, StepTime, waited_share};
 use isotherm_policy::scheme::SchemeError;
 use isotherm_policy::{Operation, Outcome};
 
@@ -80,7 +80,11 @@ impl Acting {
         let room = self
             .meter
             .begin(clock, Some(idle_cpus), self.context.guard());
-        let room = if is_stepwise { room } else { Nanos(u64::MAX) };
+        let room = if is_stepwise {
+            room
+        } else {
+            StepTime::usual(Nanos(u64::MAX))
+        };
         let cpu_before = machine.stats().acting_cpu;
         let returned = RefaultRate::returned_of(&self.waits.flows, now);
         let mut world = SimulatedWorld {
@@ -99,7 +103,7 @@ impl Acting {
         self.leave_alone(machine, &done);
         let cpu = machine.stats().acting_cpu.since(cpu_before);
         self.meter
-            .end(clock, cpu, interrupted, self.context.guard_mut());
+            .end(clock, (cpu, cpu), interrupted, self.context.on_loan());
         let took = if is_stepwise {
             Nanos((cpu.0 as f64 * machine.contention) as u64)
         } else {

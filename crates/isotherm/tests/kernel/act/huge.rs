@@ -2,8 +2,11 @@
 
 use isotherm_linux::host::split_gives_back;
 
+use nix::sys::signal::Signal;
+
 use crate::common::{
-    Record, Running, isotherm, proc_bytes, python, record_file, record_until, report, shared, skip,
+    Record, Running, isotherm, proc_bytes, python, record_file, record_until, report, run, shared,
+    skip, until_so,
 };
 
 /// Maps 64 MiB of huge pages of which every fourth page is written.
@@ -56,4 +59,43 @@ fn the_waste_of_huge_pages_is_told_by_process() {
     let is_read = number("bytes") >= 64 * MIB && number("read_bytes") > 0;
     let share = number("waste_bytes") as f64 / number("bytes") as f64;
     assert!(is_read && (0.6..=0.8).contains(&share), "{ours}");
+}
+
+/// Writes to pages of 128 MiB at random.
+const RANDOM: &str = r#"
+import mmap
+memory = mmap.mmap(-1, 128 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(1 << 15): memory[page << 12] = 1
+print("ready", flush=True)
+page = 1
+while True:
+    page = page * 1229 + 45007 & 0x7fff
+    memory[page << 12] = 2
+"#;
+
+#[test]
+fn a_program_is_judged_and_a_trial_is_undone() {
+    let Some(_turn) = shared() else { return };
+    let program = Running::ready(&mut python(RANDOM));
+    let huge = || proc_bytes(program.pid(), "smaps_rollup", "AnonHugePages:");
+    if huge() > 0 {
+        return skip("the system makes huge pages everywhere");
+    }
+    let pid = program.pid().to_string();
+    let report = run(&mut isotherm(["thp", "--json", "--pid", &pid]))
+        .success()
+        .json();
+    let number = |name: &str| report[name].as_f64().unwrap_or(0.0);
+    assert!(number("small_bytes") >= (120 * MIB) as f64, "{report}");
+    assert!(number("page_walks_per_s") >= 10_000.0, "{report}");
+    assert!(
+        number("saved_share_max") > 0.0 && report["trial"].is_null(),
+        "{report}"
+    );
+    let trial = Running::start(&mut isotherm(["thp", "--try", "--pid", &pid]));
+    until_so("pages to become huge", || huge() >= 32 * MIB);
+    trial.signal(Signal::SIGINT);
+    let ended = trial.finish();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    assert_eq!(huge(), 0);
 }

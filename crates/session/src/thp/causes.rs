@@ -1,0 +1,265 @@
+//! Causes of a process's huge pages, or of their absence, and the settings that change them.
+//!
+//! Sources: Documentation/admin-guide/mm/transhuge.rst; the GNU C library's manual, "Memory Allocation Tunables";
+//! jemalloc(3), `opt.thp`; the JDK's `java` page, `UseTransparentHugePages`; Go's `runtime` package, `GODEBUG`; redis.conf.
+
+use std::fs;
+
+use serde::Serialize;
+
+const SYSTEM: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// One cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Cause {
+    /// The fact, and its source.
+    pub fact: String,
+    /// The setting that changes it; `null` if none does.
+    pub setting: Option<String>,
+    /// Whether no huge page is possible because of it, whatever else is set.
+    pub prevents_all: bool,
+}
+
+impl Cause {
+    fn new(fact: impl Into<String>, setting: Option<&str>) -> Self {
+        Self {
+            fact: fact.into(),
+            setting: setting.map(str::to_owned),
+            prevents_all: false,
+        }
+    }
+}
+
+/// Files of a process and of the system that causes are read from; an unreadable one is empty.
+#[derive(Clone, Debug, Default)]
+struct Sources {
+    status: String,
+    environ: String,
+    command_line: String,
+    maps: String,
+    enabled: String,
+    /// Sizes below 2 MiB with a policy of their own (mTHP), in KiB, and their policies.
+    sizes: Vec<(u64, String)>,
+}
+
+/// Returns the causes for the process `pid`, those of the system first.
+pub fn causes(pid: u32) -> Vec<Cause> {
+    let of_process = |file: &str| {
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let enabled = |folder: &str| fs::read_to_string(format!("{SYSTEM}{folder}/enabled"));
+    let mut sizes: Vec<(u64, String)> = { fs::read_dir(SYSTEM).into_iter().flatten().flatten() }
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+            Some((size.parse().ok()?, enabled(&format!("/{name}")).ok()?))
+        })
+        .collect();
+    sizes.sort_unstable();
+    found(&Sources {
+        status: of_process("status"),
+        environ: of_process("environ"),
+        command_line: of_process("cmdline"),
+        maps: of_process("maps"),
+        enabled: enabled("").unwrap_or_default(),
+        sizes,
+    })
+}
+
+/// Returns the policy in brackets.
+fn chosen(policy: &str) -> &str {
+    let from = policy.split_once('[').map_or("", |(_, rest)| rest);
+    from.split_once(']').map_or("", |(chosen, _)| chosen)
+}
+
+fn found(of: &Sources) -> Vec<Cause> {
+    let mut causes = vec![of_system(&of.enabled)];
+    let small = of.sizes.iter().filter(|(size, _)| *size < 2048);
+    let on: Vec<String> = small
+        .filter(|(_, policy)| !matches!(chosen(policy), "never" | ""))
+        .map(|(size, policy)| format!("{size} KiB {}", chosen(policy)))
+        .collect();
+    if !on.is_empty() {
+        let fact = format!("smaller huge pages (mTHP): {}", on.join(", "));
+        causes.push(Cause::new(fact, None));
+    }
+    if of
+        .status
+        .lines()
+        .any(|line| line.replace('\t', " ") == "THP_enabled: 0")
+    {
+        let is_redis = of.command_line.contains("redis") || of.command_line.contains("valkey");
+        let setting = if is_redis {
+            "redis.conf: disable-thp no"
+        } else {
+            "do not call prctl(PR_SET_THP_DISABLE) in the program, or in what starts it"
+        };
+        causes.push(Cause {
+            prevents_all: true,
+            ..Cause::new(
+                "the process has huge pages disabled (PR_SET_THP_DISABLE)",
+                Some(setting),
+            )
+        });
+    }
+    causes.extend(of_allocator(of));
+    causes
+}
+
+fn of_system(enabled: &str) -> Cause {
+    match chosen(enabled) {
+        "always" => Cause::new(
+            "the system makes huge pages everywhere (enabled: always)",
+            Some("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
+        ),
+        "madvise" => Cause::new(
+            "the system makes huge pages only where a program asks for them (enabled: madvise)",
+            Some("echo always > /sys/kernel/mm/transparent_hugepage/enabled"),
+        ),
+        "never" => Cause::new(
+            "the system makes no huge pages by itself (enabled: never)",
+            Some("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
+        ),
+        _ => Cause {
+            prevents_all: true,
+            ..Cause::new(
+                "the kernel has no huge pages (CONFIG_TRANSPARENT_HUGEPAGE)",
+                None,
+            )
+        },
+    }
+}
+
+/// Returns the behavior of the program's allocator or run time.
+fn of_allocator(of: &Sources) -> Option<Cause> {
+    let variable = |name: &str| {
+        of.environ
+            .split('\0')
+            .find_map(|one| one.strip_prefix(name))
+    };
+    let has_library = |name: &str| of.maps.contains(name);
+    if has_library("/libjvm.so") {
+        let is_on = of.command_line.contains("-XX:+UseTransparentHugePages");
+        return Some(if is_on {
+            Cause::new(
+                "the JVM asks for huge pages (UseTransparentHugePages)",
+                None,
+            )
+        } else {
+            Cause::new(
+                "the JVM asks for none",
+                Some("java -XX:+UseTransparentHugePages"),
+            )
+        });
+    }
+    // Where Go's heap begins on x86_64 and arm64.
+    let go_heaps = ["c000000000-", "4000000000-"];
+    let is_heap = |line: &str| go_heaps.iter().any(|start| line.starts_with(start));
+    if of.maps.lines().any(is_heap) {
+        let fact = "Go's run time asks for none; the system's policy decides";
+        return Some(Cause::new(fact, None));
+    }
+    let configured = variable("MALLOC_CONF=");
+    if has_library("jemalloc") || configured.is_some() {
+        return Some(
+            match configured.filter(|conf| conf.contains("thp:always")) {
+                Some(_) => Cause::new("jemalloc asks for huge pages (thp:always)", None),
+                None => Cause::new("jemalloc asks for none", Some("MALLOC_CONF=thp:always")),
+            },
+        );
+    }
+    if has_library("tcmalloc") {
+        return Some(Cause::new(
+            "tcmalloc leaves huge pages to the system's policy",
+            None,
+        ));
+    }
+    if has_library("/libc.so.6") {
+        let tunables = variable("GLIBC_TUNABLES=").unwrap_or("");
+        return Some(if tunables.contains("glibc.malloc.hugetlb=1") {
+            Cause::new("malloc asks for huge pages (glibc.malloc.hugetlb=1)", None)
+        } else {
+            let setting = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35 or later)";
+            Cause::new("malloc asks for none (glibc)", Some(setting))
+        });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(maps: &str, environ: &str, command_line: &str) -> Sources {
+        Sources {
+            maps: maps.to_owned(),
+            environ: environ.to_owned(),
+            command_line: command_line.to_owned(),
+            enabled: "always [madvise] never".to_owned(),
+            ..Sources::default()
+        }
+    }
+
+    /// Checks that one cause has these beginnings of a fact and a setting; none if that is empty.
+    fn check(of: &Sources, fact: &str, setting: &str) {
+        let causes = found(of);
+        let is_meant = |cause: &Cause| {
+            let set = cause.setting.as_deref().unwrap_or("");
+            cause.fact.starts_with(fact)
+                && set.starts_with(setting)
+                && set.is_empty() == setting.is_empty()
+        };
+        assert!(causes.iter().any(is_meant), "{fact}: {causes:?}");
+    }
+
+    #[test]
+    fn each_cause_is_recognised_with_its_setting() {
+        let (libc, jvm) = ("7f0-7f1 r-xp 0 08:01 1 /usr/lib/libc.so.6", "/x/libjvm.so");
+        let glibc = "A=b\0GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
+        check(
+            &of("", "", ""),
+            "the system makes huge pages only where",
+            "echo always",
+        );
+        check(&of(libc, "", ""), "malloc asks for none", "GLIBC_TUNABLES");
+        check(&of(libc, glibc, ""), "malloc asks for huge", "");
+        check(
+            &of(jvm, "", "java\0-jar"),
+            "the JVM asks for none",
+            "java -XX:+Use",
+        );
+        check(
+            &of(jvm, "", "java\0-XX:+UseTransparentHugePages"),
+            "the JVM asks for huge",
+            "",
+        );
+        check(
+            &of("/libjemalloc.so.2", "", ""),
+            "jemalloc asks for none",
+            "MALLOC_CONF",
+        );
+        check(
+            &of("", "MALLOC_CONF=thp:always", ""),
+            "jemalloc asks for huge",
+            "",
+        );
+        let disabled = Sources {
+            status: "Name:\tredis\nTHP_enabled:\t0\n".to_owned(),
+            sizes: vec![
+                (64, "[inherit] never".to_owned()),
+                (2048, "[inherit]".to_owned()),
+            ],
+            ..of("c000000000-c000400000 rw-p 0 00:00 0", "", "redis-server")
+        };
+        check(
+            &disabled,
+            "the process has huge pages disabled",
+            "redis.conf: disable-thp no",
+        );
+        check(&disabled, "smaller huge pages (mTHP): 64 KiB inherit", "");
+        check(&disabled, "Go's run time", "");
+        assert!(found(&Sources::default())[0].prevents_all);
+    }
+}

@@ -1,0 +1,326 @@
+//! Judges whether a running process should have huge pages: what they would gain, what they would waste, what prevents
+//! or causes them now, and what to set.
+//!
+//! Approach: page walks of a sample of blocks are measured without hardware counters
+//! ([`ProcessActuator::page_walks`]). Multiplied by the longest time that a walk takes on this machine
+//! ([`ProcessActuator::longest_walk`]), they bound the gain. On request the gain is measured: some blocks become huge and are
+//! split again, in turns. The walks of other blocks, which stay small, are a clock of the program's speed (see
+//! `isotherm_policy`, `apply/trial.rs`).
+//!
+//! Limits: memory of files and shared memory is not judged. The gain of all blocks is extrapolated from the tried ones.
+//! A program whose speed changes by itself needs more turns.
+
+mod causes;
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+use isotherm_engine::monitor::bits;
+use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
+use isotherm_linux::act::{ActOptions, ProcessActuator};
+use isotherm_linux::process::Process;
+use isotherm_policy::scheme::huge::{BlockUse, MAX_WASTE};
+use serde::Serialize;
+
+pub use causes::{Cause, causes};
+
+const TARGET: TargetId = TargetId(0);
+/// Blocks whose page walks are measured.
+const SAMPLE: usize = 64;
+/// Measurements of the sample, and the time between two.
+const MEASURED: usize = 20;
+const BETWEEN: Duration = Duration::from_millis(45);
+/// Huge pages whose content is read, to find what of them was never written.
+const READ: usize = 128;
+/// Part of the blocks that a trial makes huge, and the most of them.
+const TRIED_PART: usize = 2;
+const TRIED_MAX: usize = 512;
+/// Pairs of turns after which a trial ends if its result is clear, and Student's t for 95 % and so many pairs.
+const PAIRS: [(usize, f64); 3] = [(5, 2.78), (10, 2.26), (15, 2.14)];
+/// Gain from which huge pages are worth setting.
+const WORTHWHILE: f64 = 0.01;
+
+/// Result of a trial: turns with small pages, and with huge ones.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ThpTrial {
+    /// Bytes that became huge in every other turn.
+    pub huge_bytes: u64,
+    /// Speed with huge pages relative to small ones, for each pair of turns.
+    pub speeds: Vec<f64>,
+    /// Gain by these huge pages: lower bound, mean and upper bound (95 %), as shares of the speed.
+    pub gain: [f64; 3],
+    /// Gain if all memory that can be huge were so.
+    pub gain_of_all: [f64; 3],
+    /// Whether the huge pages were split again.
+    pub is_undone: bool,
+}
+
+/// Answer to the question whether huge pages should be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ThpVerdict {
+    /// Nearly all memory that can be huge is so already.
+    HasThem,
+    /// They gain, and waste little.
+    Set,
+    /// They gain, and waste much: only some blocks should be huge.
+    SetSome,
+    /// They gain nothing worth the setting.
+    Leave,
+    /// The measurements do not decide it.
+    Unclear,
+}
+
+/// Result of [`judge`].
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ThpReport {
+    /// Process id.
+    pub pid: u32,
+    /// Name of the process.
+    pub name: String,
+    /// Private anonymous memory in small pages, in blocks of 2 MiB that could be huge.
+    pub small_bytes: u64,
+    /// Memory in huge pages of 2 MiB.
+    pub huge_bytes: u64,
+    /// Memory that huge pages would add if all blocks became huge.
+    pub waste_bytes: u64,
+    /// Memory in huge pages that was never written, estimated from a sample; `null` if there are none.
+    pub never_written_bytes: Option<u64>,
+    /// Page walks a second of the small pages, estimated from a sample; `null` if they cannot be measured.
+    pub page_walks_per_s: Option<f64>,
+    /// Longest time of a page walk on this machine, in nanoseconds; `null` if it was not measured.
+    pub walk_ns_max: Option<f64>,
+    /// Upper bound of the time that huge pages save, in seconds a second.
+    pub saved_share_max: Option<f64>,
+    /// Result of the trial, if one was made.
+    pub trial: Option<ThpTrial>,
+    /// Causes of huge pages, or of their absence.
+    pub causes: Vec<Cause>,
+    /// The answer.
+    pub verdict: ThpVerdict,
+}
+
+/// Judges the process `pid`. With `is_tried`, huge pages are made and split again, in turns. `goes_on` is asked between
+/// two steps with the share that is done; if it returns `false`, the trial is undone and ends.
+///
+/// # Errors
+/// Fails if the process cannot be opened, or its page tables cannot be read.
+pub fn judge(
+    pid: u32,
+    is_tried: bool,
+    mut goes_on: impl FnMut(f64) -> bool,
+) -> anyhow::Result<ThpReport> {
+    let process = Process::open(pid)?;
+    let name = process.name();
+    let causes = causes(pid);
+    let mut actuator = ProcessActuator::new(ActOptions::default())?;
+    actuator.add(TARGET, process)?;
+    let all = actuator.private_blocks(TARGET)?;
+    let (huge, small): (Vec<BlockUse>, Vec<BlockUse>) =
+        all.into_iter().partition(|block| block.is_huge);
+    let resident = |blocks: &[BlockUse]| {
+        let pages = blocks
+            .iter()
+            .map(|block| u64::from(bits::count(&block.present)));
+        pages.sum::<u64>() * PAGE_SIZE
+    };
+    // Schemes make huge what is at least half in memory; the rest hardly gains.
+    let dense = |block: &&BlockUse| block.missing() <= PAGES_PER_BLOCK as u32 / 2;
+    let candidates: Vec<u64> = small
+        .iter()
+        .filter(dense)
+        .map(|block| block.block)
+        .collect();
+    let mut report = ThpReport {
+        pid,
+        name,
+        small_bytes: resident(&small),
+        huge_bytes: resident(&huge),
+        waste_bytes: small
+            .iter()
+            .map(|block| u64::from(block.missing()))
+            .sum::<u64>()
+            * PAGE_SIZE,
+        never_written_bytes: never_written(&mut actuator, &huge)?,
+        page_walks_per_s: None,
+        walk_ns_max: None,
+        saved_share_max: None,
+        trial: None,
+        causes,
+        verdict: ThpVerdict::Unclear,
+    };
+    let sample = spread(&candidates, SAMPLE);
+    let is_possible = report.causes.iter().all(|cause| !cause.prevents_all);
+    if !sample.is_empty() && goes_on(0.0) {
+        let walks = speed(&mut actuator, &sample)?;
+        report.page_walks_per_s = walks.map(|walks| walks * candidates.len() as f64);
+        let bytes = candidates.len() as u64 * BLOCK_SIZE;
+        let longest = ProcessActuator::longest_walk(bytes);
+        report.walk_ns_max = longest.map(|seconds| seconds * 1e9);
+        let saved = report.page_walks_per_s.zip(longest);
+        report.saved_share_max = saved.map(|(walks, seconds)| walks * seconds);
+        if is_tried && is_possible && walks.is_some_and(|walks| walks > 0.0) {
+            report.trial = trial(&mut actuator, &candidates, goes_on)?;
+        }
+    }
+    report.verdict = verdict(&report);
+    Ok(report)
+}
+
+fn verdict(report: &ThpReport) -> ThpVerdict {
+    let all = report.small_bytes + report.huge_bytes;
+    let set = || {
+        if report.waste_bytes as f64 > MAX_WASTE * all as f64 {
+            ThpVerdict::SetSome
+        } else {
+            ThpVerdict::Set
+        }
+    };
+    if report.small_bytes * 10 <= all {
+        return ThpVerdict::HasThem;
+    }
+    let low = report.trial.as_ref().map(|trial| trial.gain_of_all[0]);
+    let high = report.trial.as_ref().map(|trial| trial.gain_of_all[2]);
+    if low.is_some_and(|low| low >= WORTHWHILE) {
+        set()
+    } else if high
+        .or(report.saved_share_max)
+        .is_some_and(|high| high < WORTHWHILE)
+    {
+        ThpVerdict::Leave
+    } else {
+        ThpVerdict::Unclear
+    }
+}
+
+/// Returns at most `nr` of `blocks`, spread evenly.
+fn spread(blocks: &[u64], nr: usize) -> Vec<u64> {
+    let step = blocks.len().div_ceil(nr.max(1)).max(1);
+    blocks.iter().copied().step_by(step).collect()
+}
+
+fn never_written(actuator: &mut ProcessActuator, huge: &[BlockUse]) -> anyhow::Result<Option<u64>> {
+    let blocks: Vec<u64> = huge.iter().map(|block| block.block).collect();
+    let (mut unused, mut nr) = (0, 0);
+    actuator.block_uses(TARGET, &spread(&blocks, READ), true, |block| {
+        unused += u64::from(block.unused.unwrap_or(0));
+        nr += 1;
+    })?;
+    Ok((nr > 0).then(|| unused * PAGE_SIZE * blocks.len() as u64 / nr))
+}
+
+/// Returns the mean page walks a second of one of `blocks`, over about a second; `None` if they cannot be measured.
+fn speed(actuator: &mut ProcessActuator, blocks: &[u64]) -> anyhow::Result<Option<f64>> {
+    let (mut walks, mut nr) = (0.0, 0_u32);
+    for _ in 0..MEASURED {
+        actuator.page_walks(TARGET, blocks, |_, of_block| {
+            walks += of_block;
+            nr += 1;
+        })?;
+        thread::sleep(BETWEEN);
+    }
+    Ok((nr > 0).then(|| walks / f64::from(nr)))
+}
+
+/// Makes some of the candidates huge and splits them again, in turns.
+fn trial(
+    actuator: &mut ProcessActuator,
+    candidates: &[u64],
+    mut goes_on: impl FnMut(f64) -> bool,
+) -> anyhow::Result<Option<ThpTrial>> {
+    let controls = spread(candidates, SAMPLE.min(candidates.len() / 4));
+    let known: BTreeSet<u64> = controls.iter().copied().collect();
+    let others: Vec<u64> = { candidates.iter().copied() }
+        .filter(|block| !known.contains(block))
+        .collect();
+    let tried = spread(&others, (candidates.len() / TRIED_PART).clamp(1, TRIED_MAX));
+    let (mut speeds, mut result) = (Vec::new(), None);
+    for (pairs, t) in PAIRS {
+        while speeds.len() < pairs {
+            let is_on = goes_on(speeds.len() as f64 / PAIRS[PAIRS.len() - 1].0 as f64);
+            let turns = is_on
+                .then(|| pair(actuator, &controls, &tried))
+                .transpose()?;
+            let Some((speed, nr_huge)) = turns.flatten() else {
+                return Ok(result);
+            };
+            speeds.push(speed);
+            if speeds.len() == pairs {
+                let gain = bounds(&speeds, t);
+                let share = candidates.len() as f64 / nr_huge as f64;
+                result = Some(ThpTrial {
+                    huge_bytes: nr_huge as u64 * BLOCK_SIZE,
+                    speeds: speeds.clone(),
+                    gain,
+                    gain_of_all: gain.map(|gain| extrapolated(gain, share)),
+                    is_undone: actuator.set_huge(TARGET, &tried, false)? == 0,
+                });
+            }
+        }
+        let of_all = result.as_ref().map(|trial| trial.gain_of_all);
+        if of_all.is_some_and(|[low, _, high]| low >= WORTHWHILE || high < WORTHWHILE) {
+            break;
+        }
+    }
+    Ok(result)
+}
+
+/// Measures the speed with small pages and with huge ones. Returns their ratio, and the number of huge pages; `None` if
+/// no page became huge, or nothing can be measured.
+fn pair(
+    actuator: &mut ProcessActuator,
+    controls: &[u64],
+    tried: &[u64],
+) -> anyhow::Result<Option<(f64, usize)>> {
+    let small = speed(actuator, controls)?;
+    let nr_huge = actuator.set_huge(TARGET, tried, true)?;
+    let huge = speed(actuator, controls);
+    // Whatever the measurement says, the pages are split again.
+    let nr_left = actuator.set_huge(TARGET, tried, false)?;
+    let speeds = small.filter(|small| *small > 0.0).zip(huge?);
+    let ratio = speeds.filter(|_| nr_huge > nr_left);
+    Ok(ratio.map(|(small, huge)| (huge / small, nr_huge)))
+}
+
+/// Returns the gain by `share` times as many huge pages: each saves the same time.
+fn extrapolated(gain: f64, share: f64) -> f64 {
+    let saved = (1.0 - 1.0 / (1.0 + gain).max(0.1)) * share;
+    1.0 / (1.0 - saved.min(0.9)) - 1.0
+}
+
+/// Returns the mean gain by the geometric mean of speeds, between its bounds.
+fn bounds(speeds: &[f64], t: f64) -> [f64; 3] {
+    let nr = speeds.len() as f64;
+    let logs: Vec<f64> = speeds.iter().map(|speed| speed.max(1e-3).ln()).collect();
+    let mean = logs.iter().sum::<f64>() / nr;
+    let squares = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>();
+    let error = t * (squares / (nr - 1.0) / nr).sqrt();
+    [mean - error, mean, mean + error].map(|log| log.exp() - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gains_have_bounds_and_grow_with_the_memory() {
+        let [low, mean, high] = bounds(&[1.1, 1.12, 1.08, 1.11, 1.09], 2.78);
+        assert!(low > 0.07 && high < 0.13 && (mean - 0.1).abs() < 0.002);
+        // A tenth of the time is saved by a quarter of the memory: four tenths by all of it.
+        assert!((extrapolated(1.0 / 0.9 - 1.0, 4.0) - (1.0 / 0.6 - 1.0)).abs() < 1e-9);
+        assert!(extrapolated(-0.1, 4.0) < -0.1);
+        assert!(extrapolated(3.0, 4.0).is_finite());
+    }
+
+    #[test]
+    fn samples_are_spread() {
+        let blocks: Vec<u64> = (0..100).collect();
+        assert_eq!(spread(&blocks, 4), [0, 25, 50, 75]);
+        assert_eq!(spread(&blocks[..3], 4), [0, 1, 2]);
+        assert!(spread(&[], 4).is_empty());
+    }
+}
