@@ -6,9 +6,9 @@
  *   /tmp/beside free 1 ; /tmp/beside follow 1
  *   /tmp/beside free 0 2 ; /tmp/beside every 0 2
  *
- * A program of one thread (or as many as the last number) has 256 MiB and works on 16 pages of them; as many others as
- * the first number only use processors. Every second of its pages is paged out by 256 a call: `free` where the scheduler
- * likes, `follow` where the program ran last, `every` on as many processors as it has threads, before all other threads.
+ * A program of THREADS threads (1) has 256 MiB and works on 16 of its pages; OTHERS programs only use CPU time. Every
+ * second of its pages is paged out by 256 a call: `free` not pinned, `follow` where the program ran last, `every` by one
+ * SCHED_FIFO thread on each of the CPUs 0 to THREADS-1.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,9 +1,10 @@
-// Times the page's opening and panning: `node bench.mjs RECORD [REPEATS]`, numbers as JSON. `isotherm-bench page` runs it.
+// Times the page's opening and panning in Debian's Chromium, without a screen or graphics processor:
+// `node bench.mjs RECORD [REPEATS] [--json]`, after `tests/page/run.sh` has fetched the packages.
 
 import {spawn} from "node:child_process";
 import {launched} from "./browser.mjs";
 
-const [record, repeats = "3"] = process.argv.slice(2);
+const args = process.argv.slice(2).filter(arg => arg !== "--json"), [record, repeats = "3"] = args;
 const isotherm = process.env.ISOTHERM ?? "isotherm";
 
 /** Serves the record; gives the address once it is printed, and how long that took. */
@@ -68,4 +69,11 @@ for (let run = 0; run < Number(repeats); run++) {
   child.kill();
 }
 await browser.close();
-console.log(JSON.stringify(runs));
+if (process.argv.includes("--json")) console.log(JSON.stringify(runs));
+else {
+  const figures = runs.map(({pan, zoom, ...run}) => ({...run, pan_frames_per_s: pan.frames_per_s, pan_p95_ms: pan.p95_ms, zoom_frames_per_s: zoom.frames_per_s, zoom_p95_ms: zoom.p95_ms}));
+  for (const name of Object.keys(figures[0])) {
+    const sorted = figures.map(run => Number(run[name])).sort((a, b) => a - b), [low, median, high] = [0, sorted.length >> 1, sorted.length - 1].map(at => sorted[at].toFixed(2));
+    console.log(`${name.padEnd(18)} ${median} [${low}..${high}]`);
+  }
+}

@@ -306,7 +306,7 @@ pub struct Guard {
     /// Time that targets lost to acting lately, and the pages acted on.
     acting: (f64, f64),
     loan: Loan,
-    /// Time for which the targets had run at the first observation, and the time of that.
+    /// Run time of the targets at the first observation, and its time.
     lived: (Nanos, Nanos),
     is_in_debt: bool,
     goal_available: Option<u64>,

@@ -10,10 +10,8 @@ mod child;
 mod guard;
 mod machine;
 mod meter;
-mod page;
 mod prediction;
 mod recording;
-mod report_vs_damo;
 mod subject;
 mod table;
 mod truth;
@@ -40,7 +38,7 @@ struct Bench {
     run: fn(&BenchContext) -> Result<BenchOutcome>,
 }
 
-const BENCHES: [Bench; 8] = [
+const BENCHES: [Bench; 6] = [
     Bench {
         name: "watching",
         about: "speed and CPU time that a recorder takes from programs, turn by turn in the same run; with --only:\n\
@@ -62,18 +60,6 @@ const BENCHES: [Bench; 8] = [
                 swap that there is (zram or a disk)",
         only_named: None,
         run: guard::run,
-    },
-    Bench {
-        name: "report_vs_damo",
-        about: "time and memory of reports, ours and damo's, on the same record",
-        only_named: None,
-        run: report_vs_damo::run,
-    },
-    Bench {
-        name: "page",
-        about: "how long a large record takes to open in a browser, and how smoothly it moves",
-        only_named: Some("it needs a browser: name it"),
-        run: page::run,
     },
     Bench {
         name: "truth",
@@ -140,9 +126,6 @@ struct Args {
     /// Seconds that each recording takes
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     duration: Option<u64>,
-    /// report_vs_damo, page: rows of the record
-    #[arg(long, value_name = "N")]
-    rows: Option<u64>,
     /// prediction: keep traces and records of live runs in this folder
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -163,7 +146,6 @@ struct BenchContext {
     duration: Duration,
     /// The duration of the command line, for benches that have a usual duration of their own.
     asked_duration: Option<Duration>,
-    rows: u64,
     keep: Option<PathBuf>,
     truth: truth::Options,
     stop: Arc<AtomicBool>,
@@ -237,7 +219,6 @@ fn main() -> ExitCode {
     // These are parts of benches that are processes of their own: each runs this program with its name.
     let mut args = std::env::args().skip(1).peekable();
     let result = match args.peek().map(String::as_str) {
-        Some("measure") => report_vs_damo::measure_one(args.skip(1)),
         Some("truth-case") => truth::program::main(args),
         _ => run(Args::parse()),
     };
@@ -337,9 +318,6 @@ fn context(args: Args) -> Result<BenchContext> {
             .collect::<Result<_, _>>()?,
         asked_duration: args.duration.map(Duration::from_secs),
         duration: Duration::from_secs(args.duration.unwrap_or(if args.quick { 5 } else { 30 })),
-        rows: args
-            .rows
-            .unwrap_or(if args.quick { 100_000 } else { 3_000_000 }),
         keep: args.keep,
         truth: args.truth,
         stop,

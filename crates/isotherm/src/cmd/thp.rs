@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, ensure};
 use isotherm_engine::units::format_bytes;
-use isotherm_session::thp::{ThpReport, ThpVerdict, judge};
+use isotherm_session::thp::{NotTried, ThpReport, ThpVerdict, judge};
 
 use crate::flags::{ProcessList, processes};
 use crate::progress::{Progress, Unit};
 
 /// Judge whether a process should have huge pages: gain, waste, what prevents them, and what to set.
 ///
-/// Measures how often the process misses the TLB, without hardware counters, and bounds the gain by that. With --try, a
-/// half of its memory becomes huge for a second, five to fifteen times, and its speed is measured each time. This is
-/// undone at the end, and on Ctrl-C. Needs root.
+/// Estimates page walks (TLB misses) without hardware counters, and from them the greatest gain. With --try, up to half
+/// of the small memory, at most 1 GiB, becomes huge for a second, 5 to 15 times, and the speed is measured. It is split
+/// again each time, also on Ctrl-C. Before Linux 6.12, pages that a trial adds stay. Needs root.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm thp --pid redis-server
@@ -39,7 +39,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pids =
         isotherm_session::pids(&processes(std::slice::from_ref(&args.pid)), &mut Vec::new())?;
-    ensure!(pids.len() == 1, "name one process: {} match", pids.len());
+    ensure!(
+        pids.len() == 1,
+        "--pid must match one process, and {} match: give an id",
+        pids.len()
+    );
     let pid = pids.into_iter().next().context("no process matches")?;
     let stop = crate::stop::by_signals()?;
     let progress = Progress::new(Some(100), Unit::Percent);
@@ -57,77 +61,98 @@ fn text(report: &ThpReport) -> String {
     let mut text = String::new();
     let name = isotherm_record::printable(&report.name);
     let bytes = format_bytes;
+    let percent = |gain: [f64; 3]| {
+        let [low, mean, high] = gain.map(|gain| 100.0 * gain);
+        format!("{mean:+.1} % ({low:+.1} to {high:+.1})")
+    };
+    let (small, huge) = (bytes(report.small_bytes), bytes(report.huge_bytes));
     let _ = writeln!(
         text,
-        "{name} (pid {}): {} in small pages that could be huge, {} in huge pages",
-        report.pid,
-        bytes(report.small_bytes),
-        bytes(report.huge_bytes)
+        "{name} (pid {}): {small} in small pages that could be huge, {huge} in huge pages",
+        report.pid
     );
+    let mut row = |label: &str, value: String| {
+        let _ = writeln!(text, "{label:<16} {value}");
+    };
     if let Some(unused) = report.never_written_bytes {
-        let _ = writeln!(text, "never written    {} of the huge pages", bytes(unused));
-    }
-    let _ = writeln!(
-        text,
-        "waste            {} more if all were huge",
-        bytes(report.waste_bytes)
-    );
-    match (
-        report.page_walks_per_s,
-        report.walk_ns_max,
-        report.saved_share_max,
-    ) {
-        (Some(walks), Some(ns), Some(saved)) => {
-            let _ = writeln!(
-                text,
-                "page walks       {:.3} million a second, at most {ns:.0} ns each here: huge pages save at most {:.1} % of a CPU",
-                walks / 1e6,
-                100.0 * saved
-            );
-        }
-        _ => text.push_str("page walks       unknown: they could not be measured\n"),
-    }
-    if let Some(trial) = &report.trial {
-        let percent = |gain: [f64; 3]| {
-            let [low, mean, high] = gain.map(|gain| 100.0 * gain);
-            format!("{mean:+.1} % ({low:+.1} to {high:+.1})")
-        };
-        let _ = writeln!(
-            text,
-            "tried            {} of huge pages changed the speed by {}; all would by {}{}",
-            bytes(trial.huge_bytes),
-            percent(trial.gain),
-            percent(trial.gain_of_all),
-            if trial.is_undone {
-                ""
-            } else {
-                "; some are huge still"
-            }
+        row(
+            "never written",
+            format!("{} of the huge pages", bytes(unused)),
         );
     }
-    for cause in &report.causes {
-        let _ = writeln!(text, "now              {}", cause.fact);
-        if let Some(setting) = &cause.setting {
-            let _ = writeln!(text, "                 to change: {setting}");
+    row(
+        "memory growth",
+        format!("{} if all become huge", bytes(report.waste_bytes)),
+    );
+    row("page walks", walks(report));
+    if let Some(trial) = &report.trial {
+        let (one, all) = (percent(trial.gain), percent(trial.gain_of_all));
+        let huge = bytes(trial.huge_bytes);
+        row(
+            "tried",
+            format!("speed {one} by {huge} of huge pages; predicted for all {all}; 95 %"),
+        );
+        if !trial.is_undone {
+            row(
+                "",
+                "some of these pages could not be split, and are huge still".to_owned(),
+            );
         }
+    } else if let Some(why) = report.not_tried {
+        row("tried", format!("no: {}", why.reason()));
     }
-    let _ = writeln!(text, "verdict          {}", advice(report));
+    for cause in &report.causes {
+        row("cause", cause.fact.clone());
+        cause
+            .setting
+            .iter()
+            .for_each(|setting| row("", setting.clone()));
+    }
+    row("verdict", advice(report));
     text
+}
+
+fn walks(report: &ThpReport) -> String {
+    let Some(walks) = report.page_walks_per_s.map(|walks| walks / 1e6) else {
+        return "unknown: too few blocks could be measured".to_owned();
+    };
+    let timed = report.walk_ns_max.zip(report.saved_share_max);
+    let timed = timed.map(|(ns, saved)| {
+        format!(
+            ", {ns:.0} ns each as timed here: about {:.1} % of one CPU or less",
+            100.0 * saved
+        )
+    });
+    let timed = timed.unwrap_or_else(|| "; not timed: less than 1 GiB is available".to_owned());
+    format!("{walks:.3} million a second{timed}")
 }
 
 /// Returns the verdict, with the next command.
 fn advice(report: &ThpReport) -> String {
     let pid = report.pid;
     match report.verdict {
-        ThpVerdict::HasThem => "it has huge pages".to_owned(),
-        ThpVerdict::Set => format!("set them, as above; or isotherm run --preset ethp --pid {pid}"),
-        ThpVerdict::SetSome => format!(
-            "huge pages gain, and waste much where all are huge: isotherm run --preset ethp --pid {pid}"
-        ),
-        ThpVerdict::Leave => "leave it: huge pages gain less than 1 %".to_owned(),
-        ThpVerdict::Unclear if report.trial.is_some() => {
-            "unclear: the speed changes by itself more than by huge pages; run it again".to_owned()
+        ThpVerdict::NoMemory => {
+            "no private anonymous memory in blocks of 2 MiB to judge".to_owned()
         }
-        ThpVerdict::Unclear => format!("unclear: isotherm thp --try --pid {pid} measures it"),
+        ThpVerdict::HasThem => {
+            "its memory is huge already; what that gains is not measured".to_owned()
+        }
+        ThpVerdict::Set => {
+            format!(
+                "make all of it huge: a setting for more above, or isotherm run --preset ethp --pid {pid}"
+            )
+        }
+        ThpVerdict::SetSome => format!(
+            "huge pages gain, and its memory grows much if all are huge: isotherm run --preset ethp --pid {pid}"
+        ),
+        ThpVerdict::Leave => "no change: huge pages gain less than 1 %".to_owned(),
+        ThpVerdict::Unclear if report.trial.is_some() => {
+            "unclear: the interval of the gain includes 1 %; repeat under a steadier load"
+                .to_owned()
+        }
+        ThpVerdict::Unclear if report.not_tried == Some(NotTried::NotAsked) => {
+            format!("unclear: isotherm thp --try --pid {pid} measures the gain")
+        }
+        ThpVerdict::Unclear => "unclear".to_owned(),
     }
 }

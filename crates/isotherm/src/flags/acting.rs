@@ -55,7 +55,8 @@ pub(crate) struct SchemeArgs {
 #[command(next_help_heading = "Guard")]
 pub(crate) struct GuardArgs {
     /// Let targets lose at most this share of their time, in any period of this length. A target that has run for one
-    /// may lose at once what the period allows, up to five times the share in a second [default: 1% over 10m]
+    /// may lose at once what the period allows, up to five times the share in a second; for huge pages that pay back, 20
+    /// times [default: 1% over 10m]
     #[arg(long, value_name = "SHARE[ over TIME]", value_parser = parse_slowdown, conflicts_with = "no_guard")]
     pub(crate) max_slowdown: Option<(f64, Option<Nanos>)>,
 

@@ -8,10 +8,9 @@
 //! at a real-time priority, so that the target runs nowhere meanwhile and needs no interrupt. The saving is in
 //! docs/concepts/guard.md, measured by experiments/beside.c.
 //!
-//! Limits: other programs on these processors wait as well, for one call of at most 4 MiB. Without the right to a
-//! real-time priority the target's threads run in between, and a part of the interrupts stays. So it does where the
-//! scheduler moves the target meanwhile. Programs of more than [`THREADS_MAX`] threads are not examined; those that run
-//! on more than [`CPUS_MAX`] processors are interrupted on all others.
+//! Limits: other programs on these processors wait as well, for one call of at most 4 MiB. Some interrupts remain
+//! without CAP_SYS_NICE, and where the scheduler moves the target meanwhile. Programs of more than [`THREADS_MAX`] threads
+//! are not examined; those that run on more than [`CPUS_MAX`] processors are interrupted on the others.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,13 +20,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{RwLock, mpsc};
 use std::thread;
 
-use isotherm_engine::AddressRange;
+use isotherm_engine::{AddressRange, Nanos};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::clock;
 use crate::pressure::stat_fields;
 use crate::process::{Advised, Process, ProcessError};
 
-/// Maximum number of processors: more threads would wait for each other's locks in the kernel.
+/// Maximum number of processors: more threads would contend for locks of the kernel.
 const CPUS_MAX: usize = 8;
 /// Maximum number of threads that are examined: reading one takes some 10 us.
 const THREADS_MAX: usize = 32;
@@ -35,6 +35,8 @@ const THREADS_MAX: usize = 32;
 const RANGES_AT_ONCE: usize = 32;
 
 type Part = (usize, Vec<Advised>);
+/// Parts that a thread took, and its CPU time.
+type Done = (Result<Vec<Part>, ProcessError>, Nanos);
 
 /// Advises the kernel to page out `ranges`, from all of `cpus` at once. `outcomes` receives one entry for each range.
 ///
@@ -47,7 +49,9 @@ pub(super) fn page_out(
     ranges: &[AddressRange],
     outcomes: &mut Vec<Advised>,
 ) -> Result<(), ProcessError> {
-    let parts: Vec<&[AddressRange]> = ranges.chunks(RANGES_AT_ONCE).collect();
+    let at_once = ranges.len().div_ceil(4 * cpus.len().max(1));
+    let at_once = at_once.clamp(1, RANGES_AT_ONCE);
+    let parts: Vec<&[AddressRange]> = ranges.chunks(at_once).collect();
     let next = AtomicUsize::new(0);
     let take_parts = || {
         let mut done: Vec<Part> = Vec::new();
@@ -63,7 +67,7 @@ pub(super) fn page_out(
     };
     let gate = RwLock::new(());
     let (ready, are_ready) = mpsc::channel();
-    let results: Vec<Result<Vec<Part>, ProcessError>> = thread::scope(|scope| {
+    let results: Vec<Done> = thread::scope(|scope| {
         let closed = gate.write();
         let threads: Vec<_> = cpus
             .iter()
@@ -76,7 +80,7 @@ pub(super) fn page_out(
                     drop(gate.read());
                     let done = take_parts();
                     drop(real_time);
-                    done
+                    (done, clock::thread_cpu())
                 };
                 thread::Builder::new().spawn_scoped(scope, run).ok()
             })
@@ -90,12 +94,13 @@ pub(super) fn page_out(
             result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         let mut results: Vec<_> = of_threads.collect();
-        // What is left if no thread could be started.
-        results.push(take_parts());
+        // All parts, if no thread could be started.
+        results.push((take_parts(), Nanos(0)));
         results
     });
     let mut done = Vec::with_capacity(parts.len());
-    for result in results {
+    for (result, took) in results {
+        clock::add_helper(took);
         done.extend(result?);
     }
     done.sort_unstable_by_key(|(nr, _)| *nr);
@@ -106,40 +111,56 @@ pub(super) fn page_out(
 
 /// A real-time priority of this thread, until dropped: it runs before all threads that have none.
 #[derive(Debug)]
-pub(super) struct RealTime(());
+pub(super) struct RealTime {
+    /// Policy and priority before; `None` if the kernel refused to raise it.
+    before: Option<(i32, libc::sched_param)>,
+}
 
 impl RealTime {
     /// Raises this thread's priority. A refusal is harmless.
     pub(super) fn begin() -> Self {
-        set_policy(libc::SCHED_FIFO, 1);
-        Self(())
+        let mut before = libc::sched_param { sched_priority: 0 };
+        // SAFETY: these concern this thread only; the second writes the parameter.
+        let (policy, has_read) = unsafe {
+            (
+                libc::sched_getscheduler(0),
+                libc::sched_getparam(0, &raw mut before) == 0,
+            )
+        };
+        let first = libc::sched_param { sched_priority: 1 };
+        let is_raised = policy >= 0 && has_read && set_policy(libc::SCHED_FIFO, first);
+        Self {
+            before: is_raised.then_some((policy, before)),
+        }
     }
 
     /// Raises this thread's priority, and moves it to `cpu` if it may run there. It stays there.
     fn begin_on(cpu: usize) -> Self {
+        let this = Self::begin();
         if cpu < CpuSet::MAX_CPU {
             let mut there = CpuSet::new();
             there.set(cpu);
             sched_setaffinity(None, &there).ok();
         }
-        Self::begin()
+        this
     }
 }
 
 impl Drop for RealTime {
     fn drop(&mut self) {
-        set_policy(libc::SCHED_OTHER, 0);
+        if let Some((policy, priority)) = self.before {
+            set_policy(policy, priority);
+        }
     }
 }
 
-fn set_policy(policy: i32, sched_priority: i32) {
-    let priority = libc::sched_param { sched_priority };
+fn set_policy(policy: i32, priority: libc::sched_param) -> bool {
     // SAFETY: sched_setscheduler(2) reads the parameter, and concerns this thread only.
-    unsafe { libc::sched_setscheduler(0, policy, &raw const priority) };
+    unsafe { libc::sched_setscheduler(0, policy, &raw const priority) == 0 }
 }
 
-/// Returns the processors on which threads of a process run: those with the most threads, at most [`CPUS_MAX`]. None if
-/// the process has more than [`THREADS_MAX`] threads.
+/// Returns the processors on which threads of a process run: those with the most threads, at most [`CPUS_MAX`]. Empty if
+/// the process has more than [`THREADS_MAX`] threads, or one that runs at a real-time priority.
 pub(super) fn cpus_of(pid: u32) -> Vec<usize> {
     let mut nr_on: BTreeMap<usize, usize> = BTreeMap::new();
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
@@ -147,8 +168,11 @@ pub(super) fn cpus_of(pid: u32) -> Vec<usize> {
         if nr == THREADS_MAX {
             return Vec::new();
         }
-        if let Some(cpu) = thread.ok().and_then(|thread| running_on(&thread.path())) {
-            *nr_on.entry(cpu).or_default() += 1;
+        match thread.ok().and_then(|thread| running_on(&thread.path())) {
+            // Ours would never run beside it.
+            Some((_, true)) => return Vec::new(),
+            Some((cpu, false)) => *nr_on.entry(cpu).or_default() += 1,
+            None => {}
         }
     }
     let mut cpus: Vec<usize> = nr_on.keys().copied().collect();
@@ -157,13 +181,14 @@ pub(super) fn cpus_of(pid: u32) -> Vec<usize> {
     cpus
 }
 
-/// Returns the processor on which a thread runs or waits to run.
-fn running_on(thread: &Path) -> Option<usize> {
+/// Returns the processor on which a thread runs or waits to run, and whether it has a real-time priority.
+fn running_on(thread: &Path) -> Option<(usize, bool)> {
     let text = fs::read_to_string(thread.join("stat")).ok()?;
     let mut fields = stat_fields(&text)?;
     let state = fields.next()?;
-    // Fields 3 and 39.
-    fields.nth(35)?.parse().ok().filter(|_| state == "R")
+    // Fields 3, 39 and 40.
+    let cpu = fields.nth(35)?.parse().ok()?;
+    (state == "R").then_some((cpu, fields.next()? != "0"))
 }
 
 #[cfg(test)]

@@ -31,7 +31,18 @@ impl ProcessActuator {
             ranges = batch::cut(&ranges, BLOCK_SIZE);
             ranges.retain(|range| !done.contains(&(range.start & !(BLOCK_SIZE - 1))));
         }
-        let ranges = batch::cut(&ranges, PAGEOUT_CALL_BYTES);
+        // Small pages are divided among processors; a cut would split a huge page.
+        let ranges: Vec<AddressRange> = { ranges.into_iter() }
+            .flat_map(|range| {
+                let is_small = batch::within(blocks, range).iter().all(|block| !block.huge);
+                let most = if is_small {
+                    PAGEOUT_CALL_BYTES / 8
+                } else {
+                    PAGEOUT_CALL_BYTES
+                };
+                batch::cut(&[range], most)
+            })
+            .collect();
         self.page_out_singly(target, &ranges, blocks)?;
         let left = self.look_again(target, blocks, bits::NONE, |facts| facts.present)?;
         // This very batch may have filled the swap.
@@ -57,23 +68,26 @@ impl ProcessActuator {
         blocks: &mut [Block],
     ) -> Result<()> {
         let started = Instant::now();
+        let is_single = |block: &Block| {
+            let meant = bits::and(&block.wanted, &block.anonymous);
+            !block.huge && !bits::is_empty(&meant)
+        };
+        let mut has_single = false;
         let mut rest = ranges;
         while !rest.is_empty() {
             let (call, later) = rest.split_at(call_length(rest, libc::MADV_PAGEOUT));
             rest = later;
-            if let Some(process) = self.probe.process(target) {
+            let is_of_single =
+                { call.iter() }.any(|range| batch::within(blocks, *range).iter().any(is_single));
+            has_single |= is_of_single;
+            if is_of_single && let Some(process) = self.probe.process(target) {
                 self.cpus = every_cpu::cpus_of(process.pid());
             }
             let advised = self.advise_pageout(target, call, blocks);
             self.cpus.clear();
             advised?;
         }
-        let is_single = |block: &Block| {
-            let meant = bits::and(&block.wanted, &block.anonymous);
-            !block.huge && !bits::is_empty(&meant)
-        };
-        let has_single = |range: &AddressRange| batch::within(blocks, *range).iter().any(is_single);
-        if ranges.iter().any(has_single) {
+        if has_single {
             let took = self.interrupted.entry(target).or_default();
             *took = *took + Nanos::from(started.elapsed());
         }

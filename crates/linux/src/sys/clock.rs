@@ -11,15 +11,22 @@ use rustix::time::{ClockId, clock_gettime};
 thread_local! {
     /// Whether only this thread's CPU time counts, and not that of the rest of the process.
     static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+    /// CPU time of threads that this thread has started for its own work.
+    static OF_HELPERS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Returns the CPU time that this process has used, kernel work on its behalf included. On a thread that [counts
 /// alone](count_thread_alone), returns that of the thread.
 pub fn process_cpu() -> Nanos {
     if IS_ALONE.get() {
-        return thread_cpu();
+        return thread_cpu() + Nanos(OF_HELPERS.get());
     }
     read(ClockId::ProcessCPUTime)
+}
+
+/// Adds the CPU time of a thread that this thread has started for its own work.
+pub(crate) fn add_helper(took: Nanos) {
+    OF_HELPERS.set(OF_HELPERS.get() + took.0);
 }
 
 /// Counts only this thread's CPU time from now on. The thread watches within a program that has other work, which is no

@@ -68,7 +68,7 @@ pub struct Executed {
     pub done: Vec<Operation>,
     /// Outcome of each operation.
     pub outcomes: Vec<Outcome>,
-    /// Part of the time in which huge pages were made on a loan.
+    /// Time in which huge pages were made on a loan.
     pub on_loan: Nanos,
 }
 
@@ -80,14 +80,15 @@ impl Executed {
         self.on_loan = self.on_loan + more.on_loan;
     }
 
-    /// Returns the part that was done on a loan.
-    pub fn on_loan(&self) -> OnLoan {
+    /// Returns the part that was done on a loan, for a trial or not.
+    pub fn on_loan(&self, is_trial: bool) -> OnLoan {
         let made = { self.done.iter().zip(&self.outcomes) }
             .filter(|(operation, _)| operation.action.makes_huge())
-            .map(|(_, outcome)| outcome.applied / BLOCK_SIZE);
+            .map(|(_, outcome)| outcome.applied.div_ceil(BLOCK_SIZE));
         OnLoan {
             share: self.on_loan.0 as f64 / (self.took().0 as f64).max(1.0),
             blocks: made.sum(),
+            is_trial,
         }
     }
 
@@ -98,10 +99,9 @@ impl Executed {
     }
 }
 
-/// Executes as much of `plan`, which is about `pool`, as `guard` allows and as fits into `room` of time. Huge pages may
-/// be made on a loan. `act` appends
-/// an outcome for each operation and returns whether to continue. If any time is available, at least a block is
-/// executed. Executed operations are removed from the plan, unless `act` fails.
+/// Executes as much of `plan`, which is about `pool`, as `guard` and the time `room` allow. Huge pages on a loan have
+/// their own time. `act` appends an outcome for each operation and returns whether to continue. If any time is
+/// available, at least a block is executed. Executed operations are removed from the plan, unless `act` fails.
 pub fn execute<E>(
     plan: &mut VecDeque<Operation>,
     (guard, pool): (&mut Guard, Pool),
@@ -114,8 +114,11 @@ pub fn execute<E>(
     while let Some(action) = batches.next_action() {
         let allowed = guard.available_for(pool, action).unwrap_or(u64::MAX);
         let is_harmless = action == Action::Stat;
-        let (spent, room) = match room.on_loan.filter(|_| action.makes_huge()) {
-            Some(time) => (&mut on_loan, time.max(room.usual)),
+        let lent = room
+            .on_loan
+            .filter(|time| action.makes_huge() && on_loan < *time);
+        let (spent, room) = match lent {
+            Some(time) => (&mut on_loan, time),
             None => (&mut usual, room.usual),
         };
         if !is_harmless && (allowed == 0 || *spent >= room) {

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use super::huge::HugeBound;
+use super::trial::Purpose;
 use super::{DryRun, Executed, Throughput, execute};
-use crate::guard::{Guard, GuardLimits, OnLoan, Pool, RefaultHistory, StepTime};
+use crate::guard::{Guard, GuardLimits, OnLoan, Pool, RefaultHistory, STEP, StepTime};
 use crate::port::{Actuator, Operation, Outcome, Refusal};
 use crate::scheme::huge::{BlockUse, WasteStatus};
 use crate::scheme::{Action, Metric, Scheme, SchemeEngine, SchemeError, SystemFacts};
@@ -263,10 +264,11 @@ impl Context {
     ) -> Result<(Vec<Operation>, Vec<Outcome>), W::Error> {
         let (mut done, mut outcomes) = (Vec::new(), Vec::new());
         if !snapshots.is_empty() {
+            self.huge.is_short_of_time = room.usual < STEP;
             (done, outcomes) = self.plan(now, snapshots, world)?.into_iter().unzip();
         }
         let executed = self.execute(now, room, world)?;
-        self.on_loan = executed.on_loan();
+        self.on_loan = executed.on_loan(self.huge.loan == Some(Purpose::Trial));
         done.extend(executed.done);
         outcomes.extend(executed.outcomes);
         if let Some(dry_run) = &mut self.dry_run {
@@ -299,8 +301,10 @@ impl Context {
         facts.backoff = self.guard.backoff();
         for snapshot in snapshots {
             self.guard.look(snapshot);
-            let target = snapshot.target;
-            facts.out_age.insert(target, self.guard.least_age(target));
+            if snapshot.idle_ends.is_some() {
+                let target = snapshot.target;
+                facts.out_age.insert(target, self.guard.least_age(target));
+            }
         }
         let mut plan = self.schemes.plan(now, snapshots, &facts);
         if let Some(dry_run) = &mut self.dry_run {
@@ -311,8 +315,8 @@ impl Context {
         let (mut plan, kept_small) =
             self.huge
                 .narrow((now, plan), snapshots, (&mut self.guard, world))?;
-        if self.huge.is_on_loan {
-            // What has no time left must not stand before what has.
+        if self.huge.loan.is_some() {
+            // Actions on a loan go first: the time of the others may be used up, which ends the step.
             plan.sort_by_key(|operation| !operation.action.makes_huge());
         }
         let is_new = |target| snapshots.iter().any(|s| s.target == target);
@@ -374,7 +378,7 @@ impl Context {
         for pool in pools {
             let queue = &mut self.queues[pool as usize];
             let took = executed.took();
-            let on_loan = room.on_loan.filter(|_| self.huge.is_on_loan);
+            let on_loan = room.on_loan.filter(|_| self.huge.loan.is_some());
             let left = StepTime {
                 usual: room.usual.since(took),
                 on_loan: on_loan.map(|time| time.since(took)),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Platform;
-use super::trial::{Trial, Verdict};
+use super::trial::{Purpose, Trial, Verdict};
 use crate::guard::Guard;
 use crate::port::{Operation, Outcome, Refusal};
 use crate::scheme::huge::{BlockUse, Candidate, TrialStatus, WasteStatus, fitting, rank};
@@ -38,8 +38,10 @@ pub(super) struct HugeBound {
     /// Position at which reading continues.
     next_read: (TargetId, u64),
     status: WasteStatus,
-    /// Whether the last plan makes huge pages on a loan.
-    pub(super) is_on_loan: bool,
+    /// Whether acting has less time than it could use, so that a loan helps.
+    pub(super) is_short_of_time: bool,
+    /// Purpose of the loan on which the last plan makes huge pages.
+    pub(super) loan: Option<Purpose>,
 }
 
 impl HugeBound {
@@ -61,7 +63,8 @@ impl HugeBound {
         snapshots: &[Snapshot],
         (guard, world): (&mut Guard, &mut W),
     ) -> Result<Narrowed, W::Error> {
-        self.is_on_loan = false;
+        self.loan = None;
+        guard.lend(0);
         let Some(max_waste) = self.max_waste.filter(|_| world.knows_blocks()) else {
             return Ok((plan, Vec::new()));
         };
@@ -83,7 +86,9 @@ impl HugeBound {
         let max = (resident as f64 * max_waste) as u64;
         let room = (max / PAGE_SIZE).saturating_sub(self.wasted_pages());
         let mut fitting: Vec<&Candidate> = fitting(&candidates, room).collect();
-        self.lend(now, &mut fitting, guard, world)?;
+        if self.is_short_of_time || self.trials.values().any(Trial::is_going_on) {
+            self.lend(now, &mut fitting, guard, world)?;
+        }
         let mut chosen: BTreeMap<TargetId, BTreeSet<u64>> = BTreeMap::new();
         for candidate in fitting {
             let key = (candidate.target, candidate.block);
@@ -100,7 +105,7 @@ impl HugeBound {
         Ok(divide(plan, &chosen, &blocks))
     }
 
-    /// Continues the trials. Removes the candidates that must wait, and all but those that get a loan if any does.
+    /// Continues the trials. Removes candidates that wait for a trial. If some get a loan, removes all others.
     fn lend<W: Platform>(
         &mut self,
         now: Nanos,
@@ -122,18 +127,22 @@ impl HugeBound {
         for (target, blocks) in blocks {
             let made = self.made.range((target, 0)..=(target, u64::MAX));
             let huge: BTreeSet<u64> = made.map(|((_, block), _)| *block).collect();
-            let trial = self.trials.entry(target).or_default();
             let walks = |blocks: &[u64]| mean_walks(target, blocks, world);
-            match trial.go_on((now, guard), &blocks, &huge, walks)? {
+            // One trial at a time: measuring takes time, and what one costs changes the speed of others.
+            let others = self.trials.iter().filter(|(other, _)| **other != target);
+            let may_begin = !{ others }.any(|(_, trial)| trial.is_going_on());
+            let trial = self.trials.entry(target).or_default();
+            match trial.go_on((now, guard), (&blocks, may_begin), &huge, walks)? {
                 Verdict::Usual => {}
                 Verdict::Nothing => candidates.retain(|one| one.target != target),
-                Verdict::Loan(blocks) => {
+                Verdict::Loan(blocks, purpose) => {
+                    self.loan = Some(purpose).filter(|_| self.loan != Some(Purpose::Trial));
+                    self.loan = self.loan.or(Some(Purpose::Trial));
                     lent.extend(blocks.into_iter().map(|block| (target, block)));
                 }
             }
         }
-        self.is_on_loan = !lent.is_empty();
-        if self.is_on_loan {
+        if self.loan.is_some() {
             guard.lend(lent.len());
             candidates.retain(|one| lent.contains(&(one.target, one.block)));
         }

@@ -6,13 +6,13 @@
 //!
 //! Approach: the rate of page walks of memory that stays in small pages is a clock of the program's speed: if the
 //! program runs faster, it walks to that memory more often. So a few blocks, the controls, are kept small, and their
-//! walks are measured ([`Platform::page_walks`](super::Platform::page_walks)). Then a sixteenth of the candidates becomes huge, on a loan, and the
-//! controls are measured again. If the lower bound of their gain in speed pays back, all candidates get a loan. If only
-//! the upper bound does, the trial is repeated with twice as many huge pages, once the target has lived long enough for
-//! their cost. If the upper bound is a loss, no further block is made huge. A result holds for ten minutes.
+//! walks are measured ([`Platform::page_walks`](super::Platform::page_walks)). Then a sixteenth of the candidates becomes
+//! huge, on a loan, and the controls are measured again. If the lower bound of the gain pays back, all candidates get a
+//! loan. If only the upper bound does, the trial is repeated with twice as many huge pages, once the target has run long
+//! enough to allow the cost. If the upper bound is a loss, no further block is made huge. A result holds for ten minutes.
 //!
-//! Limits: a program that changes its behavior meanwhile is misjudged, until the next trial. Huge pages leave more room
-//! in the TLB for the controls, which therefore show a little less than the gain.
+//! Limits: a program that changes its behavior meanwhile gets a wrong result until the next trial. Huge pages leave more
+//! room in the TLB for the controls, which therefore show a little less than the gain.
 
 use std::collections::BTreeSet;
 
@@ -22,16 +22,16 @@ use crate::guard::Guard;
 
 /// Blocks whose page walks are the clock.
 const CONTROLS: usize = 32;
-/// Least number of candidates of a trial: fewer are made without one.
+/// Least number of candidates for a trial: fewer become huge without one.
 const CANDIDATES_MIN: usize = 2 * CONTROLS;
 /// Part of the candidates that a trial makes huge, and bounds of their number.
 const PART_MADE: usize = 16;
 const MADE: (usize, usize) = (16, 512);
-/// Plans with which the controls are measured before, and after. Speeds of seconds differ more than those of
-/// milliseconds: the mean of a plan counts as one value.
+/// Number of plans that measure the controls before, and after. The mean of a plan is one value: speed varies more
+/// between plans than within one.
 const PLANS: usize = 8;
 const MEASURED_PER_PLAN: usize = 6;
-/// Standard errors of a bound, for a probability of 95 % with twice this many plans (Student's t).
+/// Student's t, 95 %, for [`PLANS`] values before and as many after.
 const ERRORS: f64 = 2.1;
 /// Least rate of walks of a control, a second: at 100 ns each, 64 such blocks lose 0.6 % of a CPU.
 const WALKS_MIN: f64 = 1_000.0;
@@ -39,12 +39,17 @@ const WALKS_MIN: f64 = 1_000.0;
 const LENT_PER_PLAN: usize = 64;
 /// Time for which the result of a trial holds.
 const HOLDS: Nanos = Nanos::from_millis(600_000);
+/// Time after which a trial ends without a result.
+const LASTS_MAX: Nanos = Nanos::from_millis(120_000);
 /// Time after which a trial continues with the blocks that are huge by then.
 const MAKING_MAX: Nanos = Nanos::from_millis(30_000);
 
 /// Trial of one target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trial {
+    /// Time of the first plan for the target.
+    first: Option<Nanos>,
+    began: Nanos,
     controls: Vec<u64>,
     before: Vec<f64>,
     after: Vec<f64>,
@@ -53,10 +58,20 @@ pub(super) struct Trial {
     making_until: Nanos,
     /// Number of huge pages that schemes had made before.
     nr_huge_before: usize,
-    /// Result, and the time of it.
+    /// Result and its time; `None` while a trial goes on.
     result: Option<(Gain, Nanos)>,
-    /// The last result.
+    /// Last result with huge pages.
     gain: Option<Gain>,
+    /// Number of huge pages, and the time at which it last grew.
+    grown: (usize, Nanos),
+    nr_plans: usize,
+}
+
+/// Purpose of a loan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Trial,
+    Gain,
 }
 
 /// Gain in speed that a trial measured.
@@ -69,10 +84,13 @@ pub(super) struct Gain {
 }
 
 impl Gain {
-    /// Returns the time that a huge page saves, in seconds a second, by one of the three.
+    /// Returns the share of time that one huge page saves, by the bound with this index.
     fn of_block(&self, bound: usize) -> f64 {
+        if self.blocks == 0 {
+            return 0.0;
+        }
         let speed = self.speed[bound].max(0.0);
-        (1.0 - 1.0 / (1.0 + speed)) / self.blocks.max(1) as f64
+        (1.0 - 1.0 / (1.0 + speed)) / self.blocks as f64
     }
 }
 
@@ -82,42 +100,44 @@ pub(super) enum Verdict {
     Usual,
     /// No candidate for now: the controls are being measured, or huge pages harm.
     Nothing,
-    /// These blocks, on a loan.
-    Loan(BTreeSet<u64>),
+    /// These blocks, on a loan: for the trial, or as it has shown that they pay back.
+    Loan(BTreeSet<u64>, Purpose),
 }
 
 impl Trial {
-    /// Continues the trial with `candidates`, the best first; schemes have made the blocks of `huge`. `walks` measures the
-    /// mean page walks a second of blocks, if that is possible.
+    /// Returns whether it measures, or makes huge pages for that.
+    pub(super) fn is_going_on(&self) -> bool {
+        !self.controls.is_empty() && self.result.is_none()
+    }
+
+    /// Continues the trial with `candidates`, the best first; schemes have made the blocks of `huge`. A new trial begins
+    /// only if it `may_begin`. `walks` measures the mean page walks a second of blocks, if that is possible.
     pub(super) fn go_on<E>(
         &mut self,
         (now, guard): (Nanos, &Guard),
-        candidates: &[u64],
+        (candidates, may_begin): (&[u64], bool),
         huge: &BTreeSet<u64>,
         mut walks: impl FnMut(&[u64]) -> Result<Option<f64>, E>,
     ) -> Result<Verdict, E> {
-        if self.result.is_some_and(|(_, at)| now.since(at) >= HOLDS) {
-            *self = Self::default();
+        let first = *self.first.get_or_insert(now);
+        self.nr_plans += 1;
+        if huge.len() != self.grown.0 || self.result.is_none() {
+            self.grown = (huge.len(), now);
         }
-        if let Some((gain, _)) = self.result {
-            if guard.pays_back(gain.of_block(0)) {
-                let lent = candidates.iter().copied().take(LENT_PER_PLAN);
-                return Ok(Verdict::Loan(lent.collect()));
-            }
-            let nr_more = self.made.len().min(candidates.len() / 2);
-            let may_pay = nr_more > 0 && guard.pays_back(gain.of_block(2));
-            if gain.blocks > 0 && gain.speed[2] < 0.0 {
-                return Ok(Verdict::Nothing);
-            } else if !may_pay || !guard.allows_trial(self.made.len() + nr_more) {
-                return Ok(Verdict::Usual);
-            }
-            self.result = None;
-            self.after.clear();
-            self.begin_making(now, candidates, nr_more);
+        if self.result.is_some_and(|(_, at)| now.since(at) >= HOLDS) {
+            self.begin_anew();
+        } else if self.is_going_on() && now.since(self.began) >= LASTS_MAX {
+            self.result = Some((Gain::default(), now));
+        }
+        if let Some((gain, _)) = self.result
+            && let Some(verdict) = self.conclude((now, guard), gain, (candidates, huge), first)
+        {
+            return Ok(verdict);
         }
         let nr = (candidates.len() / PART_MADE).clamp(MADE.0, MADE.1);
         if self.controls.is_empty() {
-            if candidates.len() < CANDIDATES_MIN || !guard.allows_trial(nr) {
+            let is_enough = candidates.len() >= CANDIDATES_MIN;
+            if !may_begin || !is_enough || !guard.allows_trial(nr, first) {
                 return Ok(Verdict::Usual);
             }
             let step = candidates.len() / CONTROLS;
@@ -127,25 +147,27 @@ impl Trial {
                 .step_by(step)
                 .take(CONTROLS)
                 .collect();
-            self.nr_huge_before = huge.len();
+            (self.nr_huge_before, self.began) = (huge.len(), now);
         }
         if self.before.len() < PLANS {
-            let is_walked = measure(&self.controls, &mut self.before, &mut walks)?;
-            if !is_walked {
+            if !measure(&self.controls, &mut self.before, &mut walks)? {
                 self.result = Some((Gain::default(), now));
             } else if self.before.len() >= PLANS {
                 self.begin_making(now, candidates, nr);
             }
             return Ok(Verdict::Nothing);
         }
-        let left: Vec<u64> = self.made.difference(huge).copied().collect();
-        if !left.is_empty() && now < self.making_until && self.after.is_empty() {
+        let is_left = |block: &&u64| self.made.contains(*block) && !huge.contains(*block);
+        let mut left = candidates.iter().filter(is_left).copied().peekable();
+        if left.peek().is_some() && now < self.making_until && self.after.is_empty() {
             return Ok(Verdict::Loan(
-                left.into_iter().take(LENT_PER_PLAN).collect(),
+                left.take(LENT_PER_PLAN).collect(),
+                Purpose::Trial,
             ));
         }
-        let is_walked = measure(&self.controls, &mut self.after, &mut walks)?;
-        if !is_walked || self.after.len() >= PLANS {
+        if !measure(&self.controls, &mut self.after, &mut walks)? {
+            self.result = Some((Gain::default(), now));
+        } else if self.after.len() >= PLANS {
             let speed = gain(&self.before, &self.after);
             let blocks = huge.len().saturating_sub(self.nr_huge_before);
             let gain = Gain { speed, blocks };
@@ -153,6 +175,48 @@ impl Trial {
             self.gain = Some(gain).filter(|gain| gain.blocks > 0);
         }
         Ok(Verdict::Nothing)
+    }
+
+    /// Returns the verdict by a result; `None` if a larger trial follows.
+    fn conclude(
+        &mut self,
+        (now, guard): (Nanos, &Guard),
+        gain: Gain,
+        (candidates, huge): (&[u64], &BTreeSet<u64>),
+        first: Nanos,
+    ) -> Option<Verdict> {
+        let is_stuck = now.since(self.grown.1) >= MAKING_MAX;
+        if guard.pays_back(gain.of_block(0), first) && !is_stuck {
+            // Blocks that cannot be made huge must not keep out all others.
+            let from = self.nr_plans * LENT_PER_PLAN % candidates.len().max(1);
+            let turn = candidates[from..].iter().chain(&candidates[..from]);
+            let lent = turn.take(LENT_PER_PLAN).copied().collect();
+            return Some(Verdict::Loan(lent, Purpose::Gain));
+        } else if gain.blocks > 0 && gain.speed[2] < 0.0 {
+            return Some(Verdict::Nothing);
+        }
+        let nr_more = self.made.len().min(candidates.len() / 2);
+        let may_pay = nr_more > 0 && guard.pays_back(gain.of_block(2), first);
+        if !may_pay || !guard.allows_trial(self.made.len() + nr_more, first) {
+            return Some(Verdict::Usual);
+        }
+        // Controls that became huge meanwhile measure nothing.
+        if self.controls.iter().any(|control| huge.contains(control)) {
+            self.begin_anew();
+            return Some(Verdict::Usual);
+        }
+        (self.result, self.began) = (None, now);
+        self.after.clear();
+        self.begin_making(now, candidates, nr_more);
+        None
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Self {
+            first: self.first,
+            gain: self.gain,
+            ..Self::default()
+        };
     }
 
     /// Selects `nr` further candidates to make huge, none of them a control.
@@ -234,7 +298,9 @@ mod tests {
             let noise = if half_second % 2 == 0 { noise } else { -noise };
             let walks = 20_000.0 * (1.0 + noise) / (1.0 - saved);
             let measure = |_: &[u64]| Ok::<_, Infallible>(Some(walks));
-            if let Ok(Verdict::Loan(blocks)) = trial.go_on((now, &guard), &small, &huge, measure) {
+            let small = (small.as_slice(), true);
+            if let Ok(Verdict::Loan(blocks, _)) = trial.go_on((now, &guard), small, &huge, measure)
+            {
                 huge.extend(blocks);
             }
         }
@@ -254,6 +320,6 @@ mod tests {
     fn a_program_that_began_just_now_gets_its_loan_later() {
         assert_eq!(huge_of(1.8, 0.005, 0), 512);
         // 32 huge pages take 64 ms: 1 % of 6.4 s.
-        assert!(!Guard::default().allows_trial(32));
+        assert!(!Guard::default().allows_trial(32, Nanos(0)));
     }
 }

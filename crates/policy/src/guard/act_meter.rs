@@ -8,7 +8,7 @@
 //!
 //! Approach: a token bucket in CPU time. It fills at `share` of one CPU, up to the amount of one second. Acting is
 //! measured, and charged by the part that was not free: `1 - min(1, idle CPUs)`. Idle CPUs are the mean number that had
-//! nothing to do *while nothing was acted on*. Acting is one thread, so one idle CPU is enough for it.
+//! nothing to do *while nothing was acted on*. They are divided by the number of CPUs that the last step acted on.
 //!
 //! Limits: idle time is a mean over some 200 ms, so a burst of work that begins while schemes act is seen one step
 //! late. An unreadable value counts as busy.
@@ -48,7 +48,7 @@ pub struct ActBudgetStatus {
 /// Time that a step may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTime {
-    /// For all that is not done on a loan.
+    /// For acting without a loan.
     pub usual: Nanos,
     /// For huge pages on a loan; `None`: there is no loan.
     pub on_loan: Option<Nanos>,
@@ -69,6 +69,8 @@ pub struct OnLoan {
     pub share: f64,
     /// Huge pages made.
     pub blocks: u64,
+    /// Whether they were made for a trial.
+    pub is_trial: bool,
 }
 
 /// The budget of acting, and the share of acting's time that the targets lose.
@@ -84,6 +86,8 @@ pub struct ActMeter {
     target_share: f64,
     /// Share of acting's time that targets have lost lately to its interrupts.
     interrupting: f64,
+    /// CPUs that the last step acted on.
+    width: f64,
     next_step: Nanos,
 }
 
@@ -99,6 +103,7 @@ impl ActMeter {
             charged: Nanos(0),
             target_share: 1.0,
             interrupting: 0.0,
+            width: 1.0,
             next_step: Nanos(0),
         }
     }
@@ -143,8 +148,8 @@ impl ActMeter {
 
     /// Returns the share of acting's time that targets lose.
     fn lost_share(&self) -> f64 {
-        let taken = self.taken_share() * self.target_share;
-        taken.max(self.interrupting)
+        let taken = self.width * self.taken_share() * self.target_share;
+        taken.min(1.0).max(self.interrupting)
     }
 
     /// Returns how long a step may take now, by the budget and by what targets may still lose.
@@ -160,9 +165,9 @@ impl ActMeter {
         self.available(guard) < LITTLE
     }
 
-    /// Ends a step that took `cpu` of CPU time, and during which targets lost `interrupted` of theirs. It has `lasted`
-    /// for a time. No target loses more than that, from however many processors the step acted. What was done on a loan
-    /// takes no tokens: a loan has its own limit.
+    /// Ends a step that took `cpu` of CPU time, and during which targets lost `interrupted` of theirs. `lasted` is its
+    /// elapsed time: the most that a target can lose, on any number of processors. The part on a loan takes no tokens,
+    /// as loans have their own limit.
     pub fn end(
         &mut self,
         now: Nanos,
@@ -170,6 +175,7 @@ impl ActMeter {
         interrupted: Nanos,
         (loan, guard): (OnLoan, &mut Guard),
     ) {
+        self.width = (cpu.0 as f64 / (lasted.0 as f64).max(1.0)).clamp(1.0, 64.0);
         let taken = self.charge(cpu, loan.share);
         let taken = taken.min(lasted).0 as f64 * self.target_share;
         let interrupted = interrupted.min(cpu).0 as f64;
@@ -178,9 +184,9 @@ impl ActMeter {
         let lost = taken.max(interrupted);
         guard.charge_loss(now, Nanos((lost * (1.0 - loan.share)) as u64));
         if loan.share > 0.0 {
-            guard.charge_loan(Nanos((lost * loan.share) as u64), loan.blocks);
+            guard.charge_loan(now, Nanos((lost * loan.share) as u64), loan);
         }
-        let share = interrupted / (cpu.0 as f64).max(1.0);
+        let share = interrupted / (cpu.min(lasted).0 as f64).max(1.0);
         self.interrupting += (share - self.interrupting) / 2.0;
     }
 
@@ -222,7 +228,7 @@ impl ActMeter {
 
     /// Returns the part of acting's CPU time that other threads wanted, 0 to 1.
     fn taken_share(&self) -> f64 {
-        1.0 - self.idle_cpus.unwrap_or(0.0).clamp(0.0, 1.0)
+        1.0 - (self.idle_cpus.unwrap_or(0.0) / self.width).clamp(0.0, 1.0)
     }
 
     /// Charges `cpu` of acting, a share of it on a loan. Returns the part that was taken from others.
@@ -238,7 +244,7 @@ impl ActMeter {
     fn available_by_budget(&self) -> Nanos {
         match self.share {
             None => STEP,
-            Some(_) => available_time(self.tokens_ns, self.taken_share()),
+            Some(_) => available_time(self.tokens_ns / self.width, self.taken_share()),
         }
     }
 }

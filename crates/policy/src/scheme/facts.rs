@@ -111,10 +111,10 @@ impl SystemFacts {
         stayed * stayed
     }
 
-    /// Returns the factor on the age that schemes ask of `target`'s memory before it is paged out. Without back-off it
-    /// is 1.
+    /// Returns the factor on the age that schemes ask of `target`'s memory before it is paged out. It is 1 without
+    /// back-off, and where the idle times of the target's own memory give the age.
     fn older(&self, target: TargetId) -> f64 {
-        if self.backoff <= 1 || target == PAGE_CACHE {
+        if self.backoff <= 1 || target == PAGE_CACHE || self.out_age.contains_key(&target) {
             return 1.0;
         }
         (f64::from(self.backoff) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)

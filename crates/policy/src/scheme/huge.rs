@@ -102,7 +102,7 @@ pub fn fitting(candidates: &[Candidate], room: u64) -> impl Iterator<Item = &Can
 pub struct TrialStatus {
     /// Bytes of these huge pages.
     pub huge: u64,
-    /// Share by which the target became faster: lower bound, mean and upper bound (two standard errors).
+    /// Share by which the target became faster: lower bound, mean and upper bound (95 %).
     pub gain: [f64; 3],
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for TrialStatus {
         let huge = format_bytes(self.huge);
         write!(
             f,
-            "{huge} of huge pages made the program {mean:+.1} % faster ({low:+.1} to {high:+.1}), as measured"
+            "trial: {huge} of huge pages changed the speed by {mean:+.1} % ({low:+.1} to {high:+.1}, 95 %)"
         )
     }
 }

@@ -123,8 +123,8 @@ impl Meters {
         self.acting.begin(now, idle_cpus, guard)
     }
 
-    /// Ends a step of acting, which has `spent` CPU time and elapsed time, and interrupted each of these targets for its
-    /// time in `times`.
+    /// Ends a step of acting. `spent` is its CPU time and its elapsed time; `times` has the time for which each target was
+    /// interrupted.
     pub(super) fn end(
         &mut self,
         now: Nanos,

@@ -9,11 +9,11 @@ use serde::Serialize;
 
 const SYSTEM: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// One cause.
+/// Cause of huge pages, or of their absence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
-    /// The fact, and its source.
+    /// Fact, with the setting or flag that shows it.
     pub fact: String,
     /// The setting that changes it; `null` if none does.
     pub setting: Option<String>,
@@ -38,6 +38,7 @@ struct Sources {
     environ: String,
     command_line: String,
     maps: String,
+    /// Policy of pages of 2 MiB.
     enabled: String,
     /// Sizes below 2 MiB with a policy of their own (mTHP), in KiB, and their policies.
     sizes: Vec<(u64, String)>,
@@ -58,12 +59,17 @@ pub fn causes(pid: u32) -> Vec<Cause> {
         })
         .collect();
     sizes.sort_unstable();
+    // Since Linux 6.8 this size has a policy of its own, unless it inherits the general one.
+    let own = sizes
+        .iter()
+        .find(|(size, policy)| *size == 2048 && chosen(policy) != "inherit");
+    let of_2_mib = own.map(|(_, policy)| policy.clone());
     found(&Sources {
         status: of_process("status"),
         environ: of_process("environ"),
         command_line: of_process("cmdline"),
         maps: of_process("maps"),
-        enabled: enabled("").unwrap_or_default(),
+        enabled: of_2_mib.unwrap_or_else(|| enabled("").unwrap_or_default()),
         sizes,
     })
 }
@@ -92,9 +98,9 @@ fn found(of: &Sources) -> Vec<Cause> {
     {
         let is_redis = of.command_line.contains("redis") || of.command_line.contains("valkey");
         let setting = if is_redis {
-            "redis.conf: disable-thp no"
+            "for more: disable-thp no in redis.conf"
         } else {
-            "do not call prctl(PR_SET_THP_DISABLE) in the program, or in what starts it"
+            "for more: start it without prctl(PR_SET_THP_DISABLE), which children inherit"
         };
         causes.push(Cause {
             prevents_all: true,
@@ -112,20 +118,26 @@ fn of_system(enabled: &str) -> Cause {
     match chosen(enabled) {
         "always" => Cause::new(
             "the system makes huge pages everywhere (enabled: always)",
-            Some("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
+            Some(
+                "for fewer, in all processes: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            ),
         ),
         "madvise" => Cause::new(
             "the system makes huge pages only where a program asks for them (enabled: madvise)",
-            Some("echo always > /sys/kernel/mm/transparent_hugepage/enabled"),
+            Some(
+                "for more, in all processes: echo always > /sys/kernel/mm/transparent_hugepage/enabled",
+            ),
         ),
         "never" => Cause::new(
             "the system makes no huge pages by itself (enabled: never)",
-            Some("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
+            Some(
+                "for more, in programs that ask: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            ),
         ),
         _ => Cause {
             prevents_all: true,
             ..Cause::new(
-                "the kernel has no huge pages (CONFIG_TRANSPARENT_HUGEPAGE)",
+                "no policy can be read: is CONFIG_TRANSPARENT_HUGEPAGE set, and /sys mounted?",
                 None,
             )
         },
@@ -158,7 +170,7 @@ fn of_allocator(of: &Sources) -> Option<Cause> {
     let go_heaps = ["c000000000-", "4000000000-"];
     let is_heap = |line: &str| go_heaps.iter().any(|start| line.starts_with(start));
     if of.maps.lines().any(is_heap) {
-        let fact = "Go's run time asks for none; the system's policy decides";
+        let fact = "Go's run time does not ask for huge pages; the system's policy decides";
         return Some(Cause::new(fact, None));
     }
     let configured = variable("MALLOC_CONF=");
@@ -166,7 +178,10 @@ fn of_allocator(of: &Sources) -> Option<Cause> {
         return Some(
             match configured.filter(|conf| conf.contains("thp:always")) {
                 Some(_) => Cause::new("jemalloc asks for huge pages (thp:always)", None),
-                None => Cause::new("jemalloc asks for none", Some("MALLOC_CONF=thp:always")),
+                None => Cause::new(
+                    "jemalloc does not ask for huge pages",
+                    Some("for more: restart it with MALLOC_CONF=thp:always"),
+                ),
             },
         );
     }
@@ -179,10 +194,13 @@ fn of_allocator(of: &Sources) -> Option<Cause> {
     if has_library("/libc.so.6") {
         let tunables = variable("GLIBC_TUNABLES=").unwrap_or("");
         return Some(if tunables.contains("glibc.malloc.hugetlb=1") {
-            Cause::new("malloc asks for huge pages (glibc.malloc.hugetlb=1)", None)
+            Cause::new(
+                "glibc's malloc asks for huge pages (glibc.malloc.hugetlb=1)",
+                None,
+            )
         } else {
-            let setting = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35 or later)";
-            Cause::new("malloc asks for none (glibc)", Some(setting))
+            let setting = "for more: restart it with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35 or later)";
+            Cause::new("glibc's malloc does not ask for huge pages", Some(setting))
         });
     }
     None
@@ -223,8 +241,12 @@ mod tests {
             "the system makes huge pages only where",
             "echo always",
         );
-        check(&of(libc, "", ""), "malloc asks for none", "GLIBC_TUNABLES");
-        check(&of(libc, glibc, ""), "malloc asks for huge", "");
+        check(
+            &of(libc, "", ""),
+            "glibc's malloc does not",
+            "for more: restart it with GLIBC",
+        );
+        check(&of(libc, glibc, ""), "glibc's malloc asks", "");
         check(
             &of(jvm, "", "java\0-jar"),
             "the JVM asks for none",
@@ -256,7 +278,7 @@ mod tests {
         check(
             &disabled,
             "the process has huge pages disabled",
-            "redis.conf: disable-thp no",
+            "for more: disable-thp no in redis.conf",
         );
         check(&disabled, "smaller huge pages (mTHP): 64 KiB inherit", "");
         check(&disabled, "Go's run time", "");

@@ -31,13 +31,14 @@ const SAMPLE: usize = 64;
 /// Measurements of the sample, and the time between two.
 const MEASURED: usize = 20;
 const BETWEEN: Duration = Duration::from_millis(45);
-/// Huge pages whose content is read, to find what of them was never written.
+/// Number of huge pages that are read to estimate the part that was never written.
 const READ: usize = 128;
-/// Part of the blocks that a trial makes huge, and the most of them.
+/// Divisor of the number of blocks that a trial makes huge, and the greatest number.
 const TRIED_PART: usize = 2;
 const TRIED_MAX: usize = 512;
-/// Pairs of turns after which a trial ends if its result is clear, and Student's t for 95 % and so many pairs.
-const PAIRS: [(usize, f64); 3] = [(5, 2.78), (10, 2.26), (15, 2.14)];
+/// Numbers of pairs of turns after which a clear result ends the trial, each with Student's t: 95 % for all
+/// three together (Bonferroni).
+const PAIRS: [(usize, f64); 3] = [(5, 3.96), (10, 2.93), (15, 2.72)];
 /// Gain from which huge pages are worth setting.
 const WORTHWHILE: f64 = 0.01;
 
@@ -45,13 +46,13 @@ const WORTHWHILE: f64 = 0.01;
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThpTrial {
-    /// Bytes that became huge in every other turn.
+    /// Bytes that were huge in the second turn of each pair.
     pub huge_bytes: u64,
     /// Speed with huge pages relative to small ones, for each pair of turns.
     pub speeds: Vec<f64>,
     /// Gain by these huge pages: lower bound, mean and upper bound (95 %), as shares of the speed.
     pub gain: [f64; 3],
-    /// Gain if all memory that can be huge were so.
+    /// Predicted gain if all blocks that are half in memory were huge.
     pub gain_of_all: [f64; 3],
     /// Whether the huge pages were split again.
     pub is_undone: bool,
@@ -64,14 +65,43 @@ pub struct ThpTrial {
 pub enum ThpVerdict {
     /// Nearly all memory that can be huge is so already.
     HasThem,
-    /// They gain, and waste little.
+    /// The gain is 1 % or more, and memory grows by a tenth at most.
     Set,
-    /// They gain, and waste much: only some blocks should be huge.
+    /// The gain is 1 % or more, and memory grows by more: only some blocks should be huge.
     SetSome,
-    /// They gain nothing worth the setting.
+    /// The gain is below 1 %.
     Leave,
-    /// The measurements do not decide it.
+    /// The interval of the gain includes 1 %, or the gain was not measured.
     Unclear,
+    /// The process has no private anonymous memory in blocks of 2 MiB.
+    NoMemory,
+}
+
+/// Reason why no trial was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum NotTried {
+    /// It was not asked for.
+    NotAsked,
+    /// The process has huge pages disabled.
+    Disabled,
+    /// No page walks were seen.
+    NoWalks,
+    /// It ended before it had a result: by the caller, or as no page became huge.
+    Ended,
+}
+
+impl NotTried {
+    /// Returns the reason in words.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::NotAsked => "--try was not given",
+            Self::Disabled => "huge pages are disabled for this process",
+            Self::NoWalks => "no page walks were seen; is the process idle?",
+            Self::Ended => "it was stopped, or the kernel made no huge page; all is as before",
+        }
+    }
 }
 
 /// Result of [`judge`].
@@ -86,26 +116,28 @@ pub struct ThpReport {
     pub small_bytes: u64,
     /// Memory in huge pages of 2 MiB.
     pub huge_bytes: u64,
-    /// Memory that huge pages would add if all blocks became huge.
+    /// Memory that is added if all blocks become huge.
     pub waste_bytes: u64,
     /// Memory in huge pages that was never written, estimated from a sample; `null` if there are none.
     pub never_written_bytes: Option<u64>,
     /// Page walks a second of the small pages, estimated from a sample; `null` if they cannot be measured.
     pub page_walks_per_s: Option<f64>,
-    /// Longest time of a page walk on this machine, in nanoseconds; `null` if it was not measured.
+    /// Time of a page walk of dependent accesses, timed on this machine, in nanoseconds; `null` if it was not timed.
     pub walk_ns_max: Option<f64>,
-    /// Upper bound of the time that huge pages save, in seconds a second.
+    /// Estimate of the CPU time that huge pages save at most, as a share of one CPU.
     pub saved_share_max: Option<f64>,
     /// Result of the trial, if one was made.
     pub trial: Option<ThpTrial>,
+    /// Reason why none was made.
+    pub not_tried: Option<NotTried>,
     /// Causes of huge pages, or of their absence.
     pub causes: Vec<Cause>,
-    /// The answer.
+    /// Verdict: whether to set huge pages.
     pub verdict: ThpVerdict,
 }
 
-/// Judges the process `pid`. With `is_tried`, huge pages are made and split again, in turns. `goes_on` is asked between
-/// two steps with the share that is done; if it returns `false`, the trial is undone and ends.
+/// Judges the process `pid`. With `is_tried`, huge pages are made and split again, in turns. `goes_on` receives the share
+/// that is done; if it returns `false`, the trial is undone and ends.
 ///
 /// # Errors
 /// Fails if the process cannot be opened, or its page tables cannot be read.
@@ -128,7 +160,7 @@ pub fn judge(
             .map(|block| u64::from(bits::count(&block.present)));
         pages.sum::<u64>() * PAGE_SIZE
     };
-    // Schemes make huge what is at least half in memory; the rest hardly gains.
+    // As in schemes: only blocks that are half in memory become huge.
     let dense = |block: &&BlockUse| block.missing() <= PAGES_PER_BLOCK as u32 / 2;
     let candidates: Vec<u64> = small
         .iter()
@@ -150,6 +182,7 @@ pub fn judge(
         walk_ns_max: None,
         saved_share_max: None,
         trial: None,
+        not_tried: Some(NotTried::NotAsked).filter(|_| !is_tried),
         causes,
         verdict: ThpVerdict::Unclear,
     };
@@ -163,9 +196,20 @@ pub fn judge(
         report.walk_ns_max = longest.map(|seconds| seconds * 1e9);
         let saved = report.page_walks_per_s.zip(longest);
         report.saved_share_max = saved.map(|(walks, seconds)| walks * seconds);
-        if is_tried && is_possible && walks.is_some_and(|walks| walks > 0.0) {
-            report.trial = trial(&mut actuator, &candidates, goes_on)?;
+        if is_tried {
+            report.trial = if !is_possible {
+                report.not_tried = Some(NotTried::Disabled);
+                None
+            } else if walks.is_none_or(|walks| walks <= 0.0) {
+                report.not_tried = Some(NotTried::NoWalks);
+                None
+            } else {
+                trial(&mut actuator, &candidates, goes_on)?
+            };
         }
+    }
+    if report.trial.is_none() {
+        report.not_tried = report.not_tried.or(Some(NotTried::Ended));
     }
     report.verdict = verdict(&report);
     Ok(report)
@@ -180,17 +224,18 @@ fn verdict(report: &ThpReport) -> ThpVerdict {
             ThpVerdict::Set
         }
     };
-    if report.small_bytes * 10 <= all {
+    if all == 0 {
+        return ThpVerdict::NoMemory;
+    } else if report.small_bytes * 10 <= all {
         return ThpVerdict::HasThem;
     }
+    // A walk takes longer if its entries are in no cache.
+    let estimate = report.saved_share_max.map(|saved| 3.0 * saved);
     let low = report.trial.as_ref().map(|trial| trial.gain_of_all[0]);
     let high = report.trial.as_ref().map(|trial| trial.gain_of_all[2]);
     if low.is_some_and(|low| low >= WORTHWHILE) {
         set()
-    } else if high
-        .or(report.saved_share_max)
-        .is_some_and(|high| high < WORTHWHILE)
-    {
+    } else if high.or(estimate).is_some_and(|high| high < WORTHWHILE) {
         ThpVerdict::Leave
     } else {
         ThpVerdict::Unclear
@@ -213,7 +258,8 @@ fn never_written(actuator: &mut ProcessActuator, huge: &[BlockUse]) -> anyhow::R
     Ok((nr > 0).then(|| unused * PAGE_SIZE * blocks.len() as u64 / nr))
 }
 
-/// Returns the mean page walks a second of one of `blocks`, over about a second; `None` if they cannot be measured.
+/// Returns the mean page walks a second of one of `blocks`, over about a second; `None` if most cannot be
+/// measured.
 fn speed(actuator: &mut ProcessActuator, blocks: &[u64]) -> anyhow::Result<Option<f64>> {
     let (mut walks, mut nr) = (0.0, 0_u32);
     for _ in 0..MEASURED {
@@ -223,14 +269,15 @@ fn speed(actuator: &mut ProcessActuator, blocks: &[u64]) -> anyhow::Result<Optio
         })?;
         thread::sleep(BETWEEN);
     }
-    Ok((nr > 0).then(|| walks / f64::from(nr)))
+    let is_known = 2 * nr as usize > MEASURED * blocks.len();
+    Ok(is_known.then(|| walks / f64::from(nr)))
 }
 
 /// Makes some of the candidates huge and splits them again, in turns.
 fn trial(
     actuator: &mut ProcessActuator,
     candidates: &[u64],
-    mut goes_on: impl FnMut(f64) -> bool,
+    goes_on: impl FnMut(f64) -> bool,
 ) -> anyhow::Result<Option<ThpTrial>> {
     let controls = spread(candidates, SAMPLE.min(candidates.len() / 4));
     let known: BTreeSet<u64> = controls.iter().copied().collect();
@@ -238,57 +285,66 @@ fn trial(
         .filter(|block| !known.contains(block))
         .collect();
     let tried = spread(&others, (candidates.len() / TRIED_PART).clamp(1, TRIED_MAX));
-    let (mut speeds, mut result) = (Vec::new(), None);
+    let result = turns(actuator, (candidates, &controls, &tried), goes_on);
+    // However it ended, nothing stays huge.
+    let nr_left = actuator.set_huge(TARGET, &tried, false)?;
+    let mut result = result?;
+    if let Some(trial) = &mut result {
+        trial.is_undone = nr_left == 0;
+    }
+    Ok(result)
+}
+
+fn turns(
+    actuator: &mut ProcessActuator,
+    (candidates, controls, tried): (&[u64], &[u64], &[u64]),
+    mut goes_on: impl FnMut(f64) -> bool,
+) -> anyhow::Result<Option<ThpTrial>> {
+    let most = PAIRS[PAIRS.len() - 1].0;
+    let (mut speeds, mut result) = (Vec::new(), None::<ThpTrial>);
+    let Some(mut before) = speed(actuator, controls)? else {
+        return Ok(None);
+    };
     for (pairs, t) in PAIRS {
+        let mut nr_huge = 0;
         while speeds.len() < pairs {
-            let is_on = goes_on(speeds.len() as f64 / PAIRS[PAIRS.len() - 1].0 as f64);
-            let turns = is_on
-                .then(|| pair(actuator, &controls, &tried))
-                .transpose()?;
-            let Some((speed, nr_huge)) = turns.flatten() else {
+            if !goes_on(speeds.len() as f64 / most as f64) {
+                return Ok(result);
+            }
+            nr_huge = actuator.set_huge(TARGET, tried, true)?;
+            let huge = speed(actuator, controls)?;
+            actuator.set_huge(TARGET, tried, false)?;
+            let (Some(huge), Some(after)) = (huge, speed(actuator, controls)?) else {
                 return Ok(result);
             };
-            speeds.push(speed);
-            if speeds.len() == pairs {
-                let gain = bounds(&speeds, t);
-                let share = candidates.len() as f64 / nr_huge as f64;
-                result = Some(ThpTrial {
-                    huge_bytes: nr_huge as u64 * BLOCK_SIZE,
-                    speeds: speeds.clone(),
-                    gain,
-                    gain_of_all: gain.map(|gain| extrapolated(gain, share)),
-                    is_undone: actuator.set_huge(TARGET, &tried, false)? == 0,
-                });
+            // Between two turns of small pages, so that a steady change of the load does not count.
+            let small = (before * after).sqrt();
+            if nr_huge == 0 || small <= 0.0 {
+                return Ok(result);
             }
+            speeds.push(huge / small);
+            before = after;
         }
-        let of_all = result.as_ref().map(|trial| trial.gain_of_all);
-        if of_all.is_some_and(|[low, _, high]| low >= WORTHWHILE || high < WORTHWHILE) {
+        let gain = bounds(&speeds, t);
+        let ratio = candidates.len() as f64 / nr_huge as f64;
+        let of_all = gain.map(|gain| extrapolated(gain, ratio));
+        result = Some(ThpTrial {
+            huge_bytes: nr_huge as u64 * BLOCK_SIZE,
+            speeds: speeds.clone(),
+            gain,
+            gain_of_all: of_all,
+            is_undone: false,
+        });
+        if of_all[0] >= WORTHWHILE || of_all[2] < WORTHWHILE {
             break;
         }
     }
     Ok(result)
 }
 
-/// Measures the speed with small pages and with huge ones. Returns their ratio, and the number of huge pages; `None` if
-/// no page became huge, or nothing can be measured.
-fn pair(
-    actuator: &mut ProcessActuator,
-    controls: &[u64],
-    tried: &[u64],
-) -> anyhow::Result<Option<(f64, usize)>> {
-    let small = speed(actuator, controls)?;
-    let nr_huge = actuator.set_huge(TARGET, tried, true)?;
-    let huge = speed(actuator, controls);
-    // Whatever the measurement says, the pages are split again.
-    let nr_left = actuator.set_huge(TARGET, tried, false)?;
-    let speeds = small.filter(|small| *small > 0.0).zip(huge?);
-    let ratio = speeds.filter(|_| nr_huge > nr_left);
-    Ok(ratio.map(|(small, huge)| (huge / small, nr_huge)))
-}
-
-/// Returns the gain by `share` times as many huge pages: each saves the same time.
-fn extrapolated(gain: f64, share: f64) -> f64 {
-    let saved = (1.0 - 1.0 / (1.0 + gain).max(0.1)) * share;
+/// Returns the gain by `ratio` times as many huge pages: each saves the same time.
+fn extrapolated(gain: f64, ratio: f64) -> f64 {
+    let saved = (1.0 - 1.0 / (1.0 + gain).max(0.1)) * ratio;
     1.0 / (1.0 - saved.min(0.9)) - 1.0
 }
 
@@ -314,13 +370,5 @@ mod tests {
         assert!((extrapolated(1.0 / 0.9 - 1.0, 4.0) - (1.0 / 0.6 - 1.0)).abs() < 1e-9);
         assert!(extrapolated(-0.1, 4.0) < -0.1);
         assert!(extrapolated(3.0, 4.0).is_finite());
-    }
-
-    #[test]
-    fn samples_are_spread() {
-        let blocks: Vec<u64> = (0..100).collect();
-        assert_eq!(spread(&blocks, 4), [0, 25, 50, 75]);
-        assert_eq!(spread(&blocks[..3], 4), [0, 1, 2]);
-        assert!(spread(&[], 4).is_empty());
     }
 }
