@@ -16,12 +16,12 @@ use super::param::TraceTimes;
 /// Pages times seconds of a trace that are replayed in a second of CPU time. It was 12 and 44 million in two traces of
 /// 1 GiB (docs/how-to/tune.md, "What it takes").
 const PACE: f64 = 16e6;
-/// CPU time of a search, in seconds: two CPUs for less than a minute.
-const CPU_S: f64 = 100.0;
+/// CPU time of a search, in seconds.
+const CPU_S: f64 = 60.0;
 /// Part of [`CPU_S`] for replays of the sample.
-const COARSE_S: f64 = 25.0;
-/// Maximum number of settings that are tried.
-pub(super) const SETTINGS: usize = 256;
+const COARSE_S: f64 = 12.0;
+/// Maximum number of settings that are tried without a budget, and the number of a thorough search.
+pub const SETTINGS: usize = 256;
 /// Approximate number of replays for the bounds: four other machines, without schemes and under three settings.
 pub(super) const BOUNDS: usize = 16;
 /// Minimum number of settings that are tried in full.
@@ -65,19 +65,19 @@ impl Depth {
         if replay_s * (nr_first + BOUNDS) as f64 <= CPU_S {
             return Self::full(SETTINGS);
         }
-        let nr_in = |cpu_s: f64| {
-            let nr = (cpu_s / replay_s - BOUNDS as f64) as usize;
+        let nr_after = |replays: f64| {
+            let nr = (CPU_S / replay_s - BOUNDS as f64 - replays) as usize;
             nr.clamp(FULL_MIN, nr_first.max(FULL_MIN))
         };
-        let shares = (replay_s * nr_first as f64 / COARSE_S).ceil() as u64;
-        let one_in = shares.clamp(2, (nr_blocks / BLOCKS_MIN).max(2));
         if nr_blocks < 2 * BLOCKS_MIN {
-            return Self::full(nr_in(CPU_S));
+            return Self::full(nr_after(0.0));
         }
+        let shares = (replay_s * nr_first as f64 / COARSE_S).ceil() as u64;
+        let one_in = shares.clamp(2, nr_blocks / BLOCKS_MIN);
         Self {
             one_in: one_in as u32,
             nr_first: SETTINGS,
-            nr_full: nr_in(CPU_S - COARSE_S),
+            nr_full: nr_after(nr_first as f64 / one_in as f64 + 1.0),
         }
     }
 
@@ -105,12 +105,12 @@ mod tests {
             assert_eq!(got, wanted, "{replay_s} s, {nr_blocks} blocks");
         };
         check(0.1, 512, (1, 256, 256));
-        check(1.0, 512, (11, 256, 59));
-        check(3.0, 2048, (31, 256, 9));
+        check(1.0, 512, (16, 256, 27));
+        check(3.0, 2048, (64, 256, 8));
         check(1e6, 2048, (64, 256, 8));
-        check(1.0, 40, (1, 84, 84));
-        assert_eq!(Depth::by_cost(3.0, 2048, 16), Depth::full(SETTINGS));
+        check(1.0, 40, (1, 44, 44));
+        assert_eq!(Depth::by_cost(1.5, 2048, 16), Depth::full(SETTINGS));
         let depth = Depth::by_cost(1.0, 512, 429);
-        assert!(depth.nr_replays(429) <= 100.0, "{}", depth.nr_replays(429));
+        assert!(depth.nr_replays(429) <= 60.0, "{}", depth.nr_replays(429));
     }
 }

@@ -39,6 +39,7 @@ use std::sync::mpsc;
 pub use baseline::PublishedMethod;
 use baseline::run_method;
 pub use bounds::NR_REPLAYS_BOUNDED;
+pub use depth::SETTINGS;
 pub use front::front;
 pub use journal::{Fingerprint, Journal, JournalError};
 pub use live::{Compared, Live, LiveEnd, LiveEvent, LiveRun, LiveRuns, run_live};

@@ -175,7 +175,10 @@ impl ActMeter {
         interrupted: Nanos,
         (loan, guard): (OnLoan, &mut Guard),
     ) {
-        self.width = (cpu.0 as f64 / (lasted.0 as f64).max(1.0)).clamp(1.0, 64.0);
+        // A short step shows mostly the work of other threads.
+        if lasted >= LITTLE {
+            self.width = (cpu.0 as f64 / lasted.0 as f64).max(1.0);
+        }
         let taken = self.charge(cpu, loan.share);
         let taken = taken.min(lasted).0 as f64 * self.target_share;
         let interrupted = interrupted.min(cpu).0 as f64;

@@ -152,58 +152,38 @@ fn of_allocator(of: &Sources) -> Option<Cause> {
             .find_map(|one| one.strip_prefix(name))
     };
     let has_library = |name: &str| of.maps.contains(name);
-    if has_library("/libjvm.so") {
-        let is_on = of.command_line.contains("-XX:+UseTransparentHugePages");
-        return Some(if is_on {
-            Cause::new(
-                "the JVM asks for huge pages (UseTransparentHugePages)",
-                None,
-            )
-        } else {
-            Cause::new(
-                "the JVM asks for none",
-                Some("java -XX:+UseTransparentHugePages"),
-            )
-        });
-    }
+    let asks = |what: &str, is_on: bool, setting: &str| {
+        let fact = if is_on { "asks" } else { "does not ask" };
+        let setting = (!is_on).then(|| format!("for more: restart it with {setting}"));
+        Some(Cause {
+            setting,
+            ..Cause::new(format!("{what} {fact} for huge pages"), None)
+        })
+    };
     // Where Go's heap begins on x86_64 and arm64.
     let go_heaps = ["c000000000-", "4000000000-"];
     let is_heap = |line: &str| go_heaps.iter().any(|start| line.starts_with(start));
-    if of.maps.lines().any(is_heap) {
-        let fact = "Go's run time does not ask for huge pages; the system's policy decides";
-        return Some(Cause::new(fact, None));
-    }
     let configured = variable("MALLOC_CONF=");
-    if has_library("jemalloc") || configured.is_some() {
-        return Some(
-            match configured.filter(|conf| conf.contains("thp:always")) {
-                Some(_) => Cause::new("jemalloc asks for huge pages (thp:always)", None),
-                None => Cause::new(
-                    "jemalloc does not ask for huge pages",
-                    Some("for more: restart it with MALLOC_CONF=thp:always"),
-                ),
-            },
-        );
-    }
-    if has_library("tcmalloc") {
-        return Some(Cause::new(
-            "tcmalloc leaves huge pages to the system's policy",
-            None,
-        ));
-    }
-    if has_library("/libc.so.6") {
+    if has_library("/libjvm.so") {
+        let option = "-XX:+UseTransparentHugePages";
+        asks("the JVM", of.command_line.contains(option), option)
+    } else if of.maps.lines().any(is_heap) {
+        let fact = "Go's run time does not ask for huge pages; the system's policy decides";
+        Some(Cause::new(fact, None))
+    } else if has_library("jemalloc") || configured.is_some() {
+        let is_on = configured.is_some_and(|conf| conf.contains("thp:always"));
+        asks("jemalloc", is_on, "MALLOC_CONF=thp:always")
+    } else if has_library("tcmalloc") {
+        let fact = "tcmalloc leaves huge pages to the system's policy";
+        Some(Cause::new(fact, None))
+    } else if has_library("/libc.so.6") {
+        let tunable = "glibc.malloc.hugetlb=1";
         let tunables = variable("GLIBC_TUNABLES=").unwrap_or("");
-        return Some(if tunables.contains("glibc.malloc.hugetlb=1") {
-            Cause::new(
-                "glibc's malloc asks for huge pages (glibc.malloc.hugetlb=1)",
-                None,
-            )
-        } else {
-            let setting = "for more: restart it with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35 or later)";
-            Cause::new("glibc's malloc does not ask for huge pages", Some(setting))
-        });
+        let setting = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35 or later)";
+        asks("glibc's malloc", tunables.contains(tunable), setting)
+    } else {
+        None
     }
-    None
 }
 
 #[cfg(test)]
@@ -236,37 +216,34 @@ mod tests {
     fn each_cause_is_recognised_with_its_setting() {
         let (libc, jvm) = ("7f0-7f1 r-xp 0 08:01 1 /usr/lib/libc.so.6", "/x/libjvm.so");
         let glibc = "A=b\0GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
-        check(
-            &of("", "", ""),
-            "the system makes huge pages only where",
-            "echo always",
-        );
-        check(
-            &of(libc, "", ""),
-            "glibc's malloc does not",
-            "for more: restart it with GLIBC",
-        );
-        check(&of(libc, glibc, ""), "glibc's malloc asks", "");
-        check(
-            &of(jvm, "", "java\0-jar"),
-            "the JVM asks for none",
-            "java -XX:+Use",
-        );
-        check(
-            &of(jvm, "", "java\0-XX:+UseTransparentHugePages"),
-            "the JVM asks for huge",
-            "",
-        );
-        check(
-            &of("/libjemalloc.so.2", "", ""),
-            "jemalloc asks for none",
-            "MALLOC_CONF",
-        );
-        check(
-            &of("", "MALLOC_CONF=thp:always", ""),
-            "jemalloc asks for huge",
-            "",
-        );
+        let huge = "java\0-XX:+UseTransparentHugePages";
+        for (of, fact, setting) in [
+            (
+                of("", "", ""),
+                "the system makes huge pages only",
+                "for more, in all",
+            ),
+            (
+                of(libc, "", ""),
+                "glibc's malloc does not ask",
+                "for more: restart",
+            ),
+            (of(libc, glibc, ""), "glibc's malloc asks", ""),
+            (
+                of(jvm, "", "java\0-jar"),
+                "the JVM does not ask",
+                "for more: restart",
+            ),
+            (of(jvm, "", huge), "the JVM asks", ""),
+            (
+                of("/libjemalloc.so.2", "", ""),
+                "jemalloc does not ask",
+                "for more: restart",
+            ),
+            (of("", "MALLOC_CONF=thp:always", ""), "jemalloc asks", ""),
+        ] {
+            check(&of, fact, setting);
+        }
         let disabled = Sources {
             status: "Name:\tredis\nTHP_enabled:\t0\n".to_owned(),
             sizes: vec![

@@ -16,7 +16,7 @@ use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_session::simulated::read_trace;
 use isotherm_tune::{
-    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Prices, PublishedMethod, Search,
+    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Prices, PublishedMethod, SETTINGS, Search,
     SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning, TuningPlan,
 };
 use tracing::{info, warn};
@@ -214,10 +214,14 @@ impl MethodName {
 #[group(id = "searched", requires = "subject", multiple = true)]
 #[command(next_help_heading = "Search")]
 struct HowArgs {
-    /// Replay at most this number of settings, all on the whole trace [default: as many as take about a minute; of a
-    /// large trace, first on a sample of its blocks, then the best on the whole]
+    /// Replay at most this number of settings, all on the whole trace [default: as many as take about a minute of CPU
+    /// time; of a large trace, first on a sample of its blocks, then the best on the whole]
     #[arg(long, value_name = "N")]
     budget: Option<NonZero<u32>>,
+
+    /// Replay 256 settings, all on the whole trace, however long that takes
+    #[arg(long, conflicts_with = "budget")]
+    thorough: bool,
 
     /// Search by this method; published methods use DAMOOS' score and a budget of their own
     #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
@@ -384,7 +388,8 @@ fn search(
     live: Option<&mut dyn LiveRuns>,
 ) -> anyhow::Result<Option<(Tuned, TuningPlan)>> {
     let effort = Effort {
-        budget: args.how.budget.map(|budget| budget.get() as usize),
+        budget: { args.how.budget.map(|budget| budget.get() as usize) }
+            .or(args.how.thorough.then_some(SETTINGS)),
         jobs: args.how.jobs.map(|jobs| jobs.get() as usize),
         method: args.how.method.published(),
     };
