@@ -56,6 +56,18 @@ impl ValueSummary {
     }
 }
 
+/// Returns the arithmetic mean of values and its standard error; `None` for fewer than two values.
+pub fn mean_and_error(values: &[f64]) -> Option<(f64, f64)> {
+    let n = values.len();
+    if n < 2 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n as f64;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let variance = squares / (n - 1) as f64;
+    Some((mean, (variance / n as f64).sqrt()))
+}
+
 /// Mean of a few differences, and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
@@ -73,11 +85,7 @@ impl Interval {
         let values: Vec<f64> = values.into_iter().collect();
         let n = values.len();
         let mean = ValueSummary::of(values.iter().copied())?.mean;
-        let half_width = (n > 1).then(|| {
-            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-            let variance = squares / (n - 1) as f64;
-            student_t(n - 1) * (variance / n as f64).sqrt()
-        });
+        let half_width = mean_and_error(&values).map(|(_, error)| student_t(n - 1) * error);
         Some(Self {
             n,
             mean,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context as _, ensure};
+use anyhow::bail;
 use isotherm_engine::units::format_bytes;
 use isotherm_session::thp::{NotTried, ThpReport, ThpVerdict, judge};
 
@@ -39,12 +39,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pids =
         isotherm_session::pids(&processes(std::slice::from_ref(&args.pid)), &mut Vec::new())?;
-    ensure!(
-        pids.len() == 1,
-        "--pid must match one process, and {} match: give an id",
-        pids.len()
-    );
-    let pid = pids.into_iter().next().context("no process matches")?;
+    let [pid] = pids[..] else {
+        let nr = pids.len();
+        bail!("--pid must match one process, and {nr} match: give an id");
+    };
     let stop = crate::stop::by_signals()?;
     let progress = Progress::new(Some(100), Unit::Percent);
     let report = judge(pid, args.is_tried, |done| {

@@ -136,8 +136,7 @@ impl HugeBound {
                 Verdict::Usual => {}
                 Verdict::Nothing => candidates.retain(|one| one.target != target),
                 Verdict::Loan(blocks, purpose) => {
-                    self.loan = Some(purpose).filter(|_| self.loan != Some(Purpose::Trial));
-                    self.loan = self.loan.or(Some(Purpose::Trial));
+                    self.loan = self.loan.max(Some(purpose));
                     lent.extend(blocks.into_iter().map(|block| (target, block)));
                 }
             }

@@ -17,6 +17,7 @@
 use std::collections::BTreeSet;
 
 use isotherm_engine::address::Nanos;
+use isotherm_engine::statistics::mean_and_error;
 
 use crate::guard::Guard;
 
@@ -68,10 +69,10 @@ pub(super) struct Trial {
 }
 
 /// Purpose of a loan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
-    Trial,
     Gain,
+    Trial,
 }
 
 /// Gain in speed that a trial measured.
@@ -254,22 +255,14 @@ fn measure<E>(
 
 /// Returns the gain from one set of rates to another: lower bound, mean and upper bound.
 fn gain(before: &[f64], after: &[f64]) -> [f64; 3] {
-    let (old, new) = (mean_and_error(before), mean_and_error(after));
+    let relative = |rates: &[f64]| {
+        let (mean, error) = mean_and_error(rates).unwrap_or_default();
+        (mean, error / mean.max(f64::MIN_POSITIVE))
+    };
+    let (old, new) = (relative(before), relative(after));
     let gain = new.0 / old.0.max(f64::MIN_POSITIVE) - 1.0;
     let error = ERRORS * (1.0 + gain) * libm::hypot(new.1, old.1);
     [gain - error, gain, gain + error]
-}
-
-/// Returns the mean, and its standard error as a share of it.
-fn mean_and_error(rates: &[f64]) -> (f64, f64) {
-    let nr = rates.len().max(2) as f64;
-    let mean = rates.iter().sum::<f64>() / nr;
-    let squares = rates.iter().map(|rate| (rate - mean) * (rate - mean));
-    let variance = squares.sum::<f64>() / (nr - 1.0);
-    (
-        mean,
-        libm::sqrt(variance / nr) / mean.max(f64::MIN_POSITIVE),
-    )
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ const TOP: f64 = 84.0;
 const BOTTOM: f64 = 48.0;
 
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
-     covered: what the TLB is spared at most. It is not time; `isotherm thp --try` measures that";
+     covered: the greatest share of TLB misses that they avoid. It is not time; `isotherm thp --try` measures that";
 
 impl Tabulate for EthpCurveReport {
     /// The columns of a row for each policy and each bound of the waste.

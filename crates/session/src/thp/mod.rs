@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use isotherm_engine::monitor::bits;
+use isotherm_engine::statistics::mean_and_error;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
@@ -350,11 +351,9 @@ fn extrapolated(gain: f64, ratio: f64) -> f64 {
 
 /// Returns the mean gain by the geometric mean of speeds, between its bounds.
 fn bounds(speeds: &[f64], t: f64) -> [f64; 3] {
-    let nr = speeds.len() as f64;
     let logs: Vec<f64> = speeds.iter().map(|speed| speed.max(1e-3).ln()).collect();
-    let mean = logs.iter().sum::<f64>() / nr;
-    let squares = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>();
-    let error = t * (squares / (nr - 1.0) / nr).sqrt();
+    let (mean, error) = mean_and_error(&logs).unwrap_or_default();
+    let error = t * error;
     [mean - error, mean, mean + error].map(|log| log.exp() - 1.0)
 }
 
