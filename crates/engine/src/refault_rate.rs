@@ -1,9 +1,6 @@
 //! The share of pages paged out that is read back.
 
-use std::collections::BTreeMap;
-
 use crate::address::Nanos;
-use crate::snapshot::TargetId;
 
 /// Half-life of both counts, in seconds.
 const HALVE_AFTER: f64 = 60.0;
@@ -31,13 +28,6 @@ impl RefaultRate {
     pub fn returned(&self, now: Nanos) -> Option<f64> {
         let is_known = self.out * self.weight(now) >= LEAST;
         is_known.then(|| (self.back / self.out).min(1.0))
-    }
-
-    /// Returns the part of each target's recent page-outs that was read back; targets without any are left out.
-    pub fn returned_of(flows: &BTreeMap<TargetId, Self>, now: Nanos) -> BTreeMap<TargetId, f64> {
-        let known = flows.iter();
-        let known = known.filter_map(|(target, flows)| Some((*target, flows.returned(now)?)));
-        known.filter(|(_, share)| *share > 0.0).collect()
     }
 
     fn weight(&self, now: Nanos) -> f64 {

@@ -88,12 +88,17 @@ pub const ACT_BUDGET: f64 = 0.05;
 const BURST: f64 = 5.0;
 /// Seconds in which the rest of the accounts may be lost.
 const SPENT_IN_S: f64 = 60.0;
+/// The same for predicted refaults: memory that is out returns for minutes, also when less may be lost.
+const RETURNS_IN_S: f64 = 300.0;
 
 /// Seconds and pages that the cost of acting on a page begins with, and returns to: a few pages that took long must not
 /// end all acting.
 const ACTING_PRIOR: (f64, f64) = (0.02, 4096.0);
 /// Half-life of the cost of acting on a page, in seconds.
 const ACTING_HALVES_IN_S: f64 = 60.0;
+
+/// Share of the allowed loss that predicted refaults may take, with the cost of acting on these pages again.
+const FOR_RETURNS: f64 = 0.75;
 
 /// Least CPU time per second that refaults are related to: a few refaults do not slow a target that runs less.
 const LEAST_CPU_PER_S: f64 = 0.02;
@@ -139,7 +144,7 @@ impl GuardLimits {
     /// DAMON.
     pub fn page_ages(&self) -> PageAgeRule {
         if self.is_limited() {
-            PageAgeRule::LessByReturns
+            PageAgeRule::ByEnds
         } else {
             PageAgeRule::Idle
         }
@@ -380,8 +385,12 @@ impl Guard {
 
     /// Returns the share of their time that targets may lose now; `None`: no limit.
     fn max_slowdown_now(&self) -> Option<f64> {
+        self.max_slowdown_if_spent_in(SPENT_IN_S)
+    }
+
+    fn max_slowdown_if_spent_in(&self, seconds: f64) -> Option<f64> {
         self.limits.max_slowdown.map(|share| {
-            let left = self.ledger.available_ns().max(0.0) / 1e9 / SPENT_IN_S;
+            let left = self.ledger.available_ns().max(0.0) / 1e9 / seconds;
             (share + left).min(share * BURST)
         })
     }
@@ -441,8 +450,9 @@ impl Guard {
         let cost = self.signals.refault_cost;
         let acting = (lost + ACTING_PRIOR.0) / (pages + ACTING_PRIOR.1);
         let cost = cost.map(|cost| cost.as_secs_f64() + acting);
-        let by_slowdown = self.max_slowdown_now().zip(cost.filter(|cost| *cost > 0.0));
-        let by_slowdown = by_slowdown.map(|(share, cost)| share * self.backoff.left() / cost);
+        let share = self.max_slowdown_if_spent_in(RETURNS_IN_S);
+        let by_slowdown = share.zip(cost.filter(|cost| *cost > 0.0));
+        let by_slowdown = by_slowdown.map(|(share, cost)| share * FOR_RETURNS / cost);
         let by_number = self.limits.max_refaults_per_s.map(|limit| limit / 2.0);
         let pages_per_s = by_slowdown.into_iter().chain(by_number).reduce(f64::min);
         pages_per_s.map_or(Nanos(0), |pages| self.returns.least_age(target, pages))

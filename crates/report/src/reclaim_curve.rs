@@ -16,7 +16,7 @@
 //! refault: unknown is not cold. The same holds for pages of unreclaimable mappings. The program runs slower after
 //! refaults, and so accesses later; the model ignores this.
 //!
-//! A second curve describes a policy with a longer threshold for refaulted pages ([`backoff`]).
+//! A second curve describes a policy with a longer threshold for pages whose idle times ended before ([`backoff`]).
 //!
 //! JSON: [`ReclaimCurveReport`].
 
@@ -29,7 +29,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOC
 use serde::Serialize;
 
 use super::Accumulate;
-use backoff::{Backoff, Returned};
+use backoff::{Backoff, Ended};
 
 use super::context::{RecordContext, RecordEnd, RecordInfo, Scope};
 use super::mapping::MappingTable;
@@ -115,8 +115,8 @@ pub struct ReclaimCurveReport {
     /// One point for each length of idle time that occurred, from the shortest. The curve has no corner between two
     /// points. No point is shorter than a scan interval.
     pub points: Vec<ReclaimPoint>,
-    /// The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four
-    /// times.
+    /// The second curve at some thresholds: a page waits longer, by the square of one plus the number of its idle times
+    /// that ended.
     pub backoff_points: Vec<ReclaimPoint>,
 }
 
@@ -198,7 +198,7 @@ struct Block {
     present: PageBits,
     /// The last scan of each page that saw an access or an unknown state.
     last: Box<[u32; PAGES_PER_BLOCK]>,
-    returned: Box<[Returned; PAGES_PER_BLOCK]>,
+    ended: Box<[Ended; PAGES_PER_BLOCK]>,
     seen: u32,
 }
 
@@ -239,7 +239,7 @@ impl ReclaimCurve {
             let state = target.blocks.entry(block.block).or_insert_with(|| Block {
                 present: [0; 8],
                 last: Box::new([0; PAGES_PER_BLOCK]),
-                returned: Box::new([Returned::default(); PAGES_PER_BLOCK]),
+                ended: Box::new([Ended::default(); PAGES_PER_BLOCK]),
                 seen: number,
             });
             let times = (number, pages.start, &target.ends[..]);
@@ -456,10 +456,11 @@ impl Block {
         } else {
             stretches.went_on += 1;
         }
-        let returned = &mut self.returned[page];
-        counts.backoff.add(idle, is_accessed, returned);
+        let ended = &mut self.ended[page];
+        let end = until.since(ends[0]);
+        counts.backoff.add((idle, end), is_accessed, ended);
         if how == End::Gone {
-            *returned = Returned::default();
+            *ended = Ended::default();
         }
     }
 }

@@ -11,9 +11,28 @@ const UNIT: Nanos = Nanos(500_000_000);
 pub enum PageAgeRule {
     /// The time for which the page has been idle.
     Idle,
-    /// The idle time, quartered for each time that the page was read back after a page-out (up to three). Such a page
-    /// waits longer, and schemes with an age condition need no change.
-    LessByReturns,
+    /// The idle time, divided by the square of one plus the number of idle times of the page that ended
+    /// ([`COUNTED_FROM`], [`ENDS_HALVE_AFTER`]). The oldest pages by this rule stay away longest, and schemes with an age
+    /// condition need no change.
+    ByEnds,
+}
+
+/// Shortest idle time whose end is counted for a page.
+pub const COUNTED_FROM: Nanos = Nanos(8_000_000_000);
+/// Largest number of ended idle times that is counted for a page.
+pub const ENDS_MAX: u32 = 15;
+/// Time after which the numbers of ended idle times are halved. A page that is idle for good is thus not held against
+/// what it did long ago.
+pub const ENDS_HALVE_AFTER: Nanos = Nanos(256_000_000_000);
+
+impl PageAgeRule {
+    /// Returns the age of a page that has been idle for `idle_for`, and of which `nr_ends` idle times ended before.
+    pub fn age(self, idle_for: Nanos, nr_ends: u32) -> Nanos {
+        match self {
+            Self::Idle => idle_for,
+            Self::ByEnds => Nanos(idle_for.0 / u64::from((1 + nr_ends) * (1 + nr_ends))),
+        }
+    }
 }
 
 /// The pages of a block that are known to be idle, each with its age.
@@ -41,11 +60,10 @@ impl IdlePages {
         }
     }
 
-    /// Adds `page`, which has been idle for `idle_for` and was read back `nr_returns` times before.
-    pub fn add(&mut self, page: usize, idle_for: Nanos, nr_returns: u32) {
+    /// Adds `page` with its age.
+    pub fn add(&mut self, page: usize, age: Nanos) {
         bits::set(&mut self.pages, page);
-        let units = (idle_for.0 / UNIT.0) >> (2 * nr_returns.min(3));
-        let age = u16::try_from(units).unwrap_or(u16::MAX);
+        let age = u16::try_from(age.0 / UNIT.0).unwrap_or(u16::MAX);
         self.ages[page] = age;
         self.youngest = self.youngest.min(age);
         self.oldest = self.oldest.max(age);
@@ -95,10 +113,11 @@ mod tests {
     use crate::address::PAGE_SIZE;
 
     #[test]
-    fn who_came_back_waits_longer() {
+    fn pages_are_found_by_age() {
         let mut idle = IdlePages::new(BLOCK_SIZE);
         for page in 0..8 {
-            idle.add(page, Nanos::from_millis(40_400), page as u32 / 2);
+            let age = PageAgeRule::ByEnds.age(Nanos::from_millis(40_400), page as u32 / 2);
+            idle.add(page, age);
         }
         let of_age = |min_s: u64, max_s: u64| {
             let max = Nanos::from_millis(max_s * 1000);

@@ -186,7 +186,7 @@ impl Block {
         let mut idle = IdlePages::new(pages.block);
         for page in bits::each(&untouched(pages)) {
             let idle_for = nanos_of(now.saturating_sub(page_since.of(page, now)));
-            idle.add(page, idle_for, 0);
+            idle.add(page, idle_for);
         }
         (!is_empty(&idle.pages)).then_some(idle)
     }

@@ -226,7 +226,7 @@ impl ProcessActuator {
             Some(Effect::Nearness(false) | Effect::HugePages(false))
         );
         if self.options.spare_accessed && operations[0].idle_only && takes_away {
-            self.give_second_chance(target, &mut blocks)?;
+            self.give_second_chance(target, operations, &mut blocks)?;
         }
         if operations[0].action.is_reclaim() {
             self.refuse_unreclaimable(operations, &mut blocks);
@@ -255,12 +255,25 @@ impl ProcessActuator {
         Ok(outcomes)
     }
 
-    /// Skips pages whose accessed bit is set, and clears it. Either the page was touched just now, or its bit was not
-    /// yet sampled. A page that is still idle the next time has a clear bit then.
-    fn give_second_chance(&mut self, target: TargetId, blocks: &mut [Block]) -> Result<()> {
+    /// Skips pages whose accessed bit is set. Of regions it clears the bit, too: either the page was touched just now, or
+    /// its bit was not yet sampled, and a page that is still idle the next time has a clear bit then. The bits of pages
+    /// that operations name were sampled.
+    fn give_second_chance(
+        &mut self,
+        target: TargetId,
+        operations: &[Operation],
+        blocks: &mut [Block],
+    ) -> Result<()> {
+        let is_of_region = |block: &&Block| {
+            let mut overlapping = operations
+                .iter()
+                .filter(|o| o.range.intersection(block.range()).is_some());
+            overlapping.any(|operation| operation.pages.is_none())
+        };
         let mut touched: Vec<Block> = blocks
             .iter()
             .filter(|block| !bits::is_empty(&bits::and(&block.wanted, &block.accessed)))
+            .filter(is_of_region)
             .cloned()
             .collect();
         for block in &mut touched {

@@ -322,7 +322,7 @@ mod tests {
         // Its block stays in use, and two of its pages were touched.
         let mut seen = snapshot(&[(0, 512, Some(3.0))]);
         let mut idle = IdlePages::new(0);
-        (2..12).for_each(|page| idle.add(page, Nanos(0), 0));
+        (2..12).for_each(|page| idle.add(page, Nanos(0)));
         seen.idle_pages = std::sync::Arc::new(vec![idle]);
         dry.observe(std::slice::from_ref(&seen));
         assert_eq!(dry.paged_out(), 6 * PAGE);

@@ -53,11 +53,6 @@ impl Backoff {
         }
     }
 
-    /// Returns the share of the allowed loss that is left for memory yet to be paged out, a tenth at least.
-    pub(super) fn left(&self) -> f64 {
-        (MUCH - self.waited / self.allowed.max(1.0)).max(0.1)
-    }
-
     pub(super) fn factor(&self) -> u32 {
         1 << self.exponent
     }

@@ -5,7 +5,8 @@
 //!
 //! Approach: the monitor counts pages by the idle time that an access ended ([`IdleEnds`]). The rate of those that were
 //! idle for `T` or longer is the rate of refaults if all memory idle for `T` were out. A page-out is thus worth its
-//! cost from the least `T` on whose rate fits into the allowed loss. `T` doubles from a second on.
+//! cost from the least `T` on whose rate fits into the allowed loss. The times tried grow by a factor of the square root
+//! of two.
 //!
 //! An idle time has no rate of its own until the target was watched for four times as long: its rate counts as half of
 //! the rate of half the idle time, or more. This is the law of many programs, in which few pages stay away for good.
@@ -20,8 +21,8 @@ use isotherm_engine::snapshot::{Snapshot, TargetId};
 
 /// Half-life of the counts, in seconds.
 const HALVE_AFTER: f64 = 30.0;
-/// Idle times that are tried: 1 s, 2 s, ... about a day.
-const AGES: u32 = 17;
+/// Number of idle times that are tried, from 1 s to about a day.
+const AGES: usize = 34;
 
 /// Pages a second by target and idle time.
 #[derive(Clone, Debug, Default)]
@@ -29,13 +30,23 @@ pub(super) struct Returns {
     targets: BTreeMap<TargetId, Rates>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Rates {
     seconds: f64,
     /// Time for which the target has been watched.
     watched: Nanos,
-    /// Pages whose idleness ended after at least 1 s, 2 s, 4 s and so on.
-    pages: [f64; AGES as usize],
+    /// Pages whose idleness ended after at least 1 s, 1.4 s, 2 s and so on.
+    pages: [f64; AGES],
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self {
+            seconds: 0.0,
+            watched: Nanos(0),
+            pages: [0.0; AGES],
+        }
+    }
 }
 
 impl Returns {
@@ -62,7 +73,7 @@ impl Returns {
             let pages = if is_known {
                 *pages
             } else {
-                pages.max(shorter / 2.0)
+                pages.max(shorter / std::f64::consts::SQRT_2)
             };
             if pages <= pages_per_s * rates.seconds {
                 return if age == 0 { Nanos(0) } else { seconds_of(age) };
@@ -78,7 +89,7 @@ impl Returns {
 }
 
 fn seconds_of(age: usize) -> Nanos {
-    Nanos(1_000_000_000 << age)
+    Nanos((libm::exp2(age as f64 / 2.0) * 1e9) as u64)
 }
 
 #[cfg(test)]
@@ -106,7 +117,7 @@ mod tests {
         }
         let least = |per_s: f64| returns.least_age(TARGET, per_s).0 / 1_000_000_000;
         assert_eq!([least(2000.0), least(500.0), least(102.0)], [0, 4, 4]);
-        assert_eq!([least(100.0), least(1.5), least(0.3)], [32, 32, 128]);
+        assert_eq!([least(100.0), least(1.5), least(0.3)], [22, 32, 128]);
         assert_eq!(returns.least_age(TargetId(0), 1.0), Nanos(0), "unknown");
         returns.forget(TARGET);
         assert_eq!(returns.least_age(TARGET, 1.0), Nanos(0));

@@ -25,6 +25,7 @@
 //! - the kernel has whole numbers of accesses; here 0.5 is neither idle nor at least one access.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
@@ -50,6 +51,9 @@ use isotherm_engine::snapshot::{Snapshot, TargetId};
 pub struct SchemeEngine {
     pub(super) states: Vec<State>,
     is_paused: bool,
+    /// Targets with a predicted least age of page-outs. The age of their memory counts on while it is out: when it comes
+    /// back, it says how long it had been idle.
+    predicted: BTreeSet<TargetId>,
 }
 
 /// State of a scheme.
@@ -83,6 +87,7 @@ impl SchemeEngine {
         Ok(Self {
             states: states.collect(),
             is_paused: false,
+            predicted: BTreeSet::new(),
         })
     }
 
@@ -123,7 +128,8 @@ impl SchemeEngine {
             let asked = system.asked(snapshot.target);
             walk::walk(snapshot, asked, &mut live, &mut planned);
         }
-        coldest_first(&mut planned, system);
+        self.predicted = system.out_age.keys().copied().collect();
+        coldest_first(&mut planned);
         let planned = planned.into_iter();
         let take = |(operation, tried): (Operation, TriedRegion)| {
             self.states[operation.scheme].tried.push(tried);
@@ -149,7 +155,10 @@ impl SchemeEngine {
             if let Some(state) = self.states.get_mut(operation.scheme) {
                 state.account(operation, outcome);
             }
-            if operation.action == Action::Stat {
+            let is_out = operation.action == Action::Pageout
+                && outcome.applied >= operation.bytes
+                && self.predicted.contains(&operation.target);
+            if operation.action == Action::Stat || is_out {
                 continue;
             }
             for AddressRange { start, end } in operation.stretches() {
@@ -306,14 +315,10 @@ impl SchemeEngine {
 /// Ages are compared by powers of two. Within one class, page-outs of whole 2 MiB blocks come before scattered pages.
 /// Those take several times as long a page, and that time from their target (`isotherm_linux::act`). Whole blocks thus
 /// free more memory for the same loss.
-///
-/// If much of a target was read back lately, its ages count less than those of other targets
-/// ([`SystemFacts::age_counts`]).
-fn coldest_first(planned: &mut [(Operation, TriedRegion)], system: &SystemFacts) {
+fn coldest_first(planned: &mut [(Operation, TriedRegion)]) {
     let age = |operation: &Operation| {
-        let counts = operation.age.as_secs_f64() * system.age_counts(operation.target);
-        let counts = counts as u64;
-        Reverse(counts.checked_ilog2())
+        let seconds = operation.age.as_secs_f64() as u64;
+        Reverse(seconds.checked_ilog2())
     };
     planned.sort_by_cached_key(|(operation, _)| {
         let is_paged_out = operation.action == Action::Pageout && operation.idle_only;

@@ -7,9 +7,6 @@ use isotherm_engine::address::{AddressRange, Nanos};
 use isotherm_engine::monitor::page_cache::PAGE_CACHE;
 use isotherm_engine::snapshot::TargetId;
 
-/// Upper bound of the factor on ages. A scheme of 5 s then asks for 21 minutes.
-const OLDER_MAX: f64 = 256.0;
-
 /// A node's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeUsage {
@@ -45,8 +42,6 @@ pub struct SystemFacts {
     /// Share of the memory matching the scheme's pattern that lies on the node, in ten-thousandths, by scheme and node.
     /// [`super::SchemeEngine::matching`] gives that memory's ranges.
     pub eligible_bp: BTreeMap<(usize, u32), u64>,
-    /// Part of a target's recent page-outs that was read back, 0 to 1; targets without an entry had no pages read back.
-    pub returned: BTreeMap<TargetId, f64>,
     /// Factor on the idle time that schemes ask of processes' memory before it is paged out
     /// ([`crate::Guard::backoff`]); 0 and 1: as long as they ask.
     pub backoff: u32,
@@ -104,20 +99,13 @@ pub(super) fn metrics_of(goal: &Goal, scheme: usize) -> Vec<Metric> {
 }
 
 impl SystemFacts {
-    /// Returns the factor by which ages in `target` count: the square of the part of its memory that stayed away. The
-    /// benefit shrinks by that part, and the cost grows by it.
-    pub(super) fn age_counts(&self, target: TargetId) -> f64 {
-        let stayed = 1.0 - self.returned.get(&target).copied().unwrap_or(0.0);
-        stayed * stayed
-    }
-
     /// Returns the factor on the age that schemes ask of `target`'s memory before it is paged out. It is 1 without
     /// back-off, and where the idle times of the target's own memory give the age.
     fn older(&self, target: TargetId) -> f64 {
-        if self.backoff <= 1 || target == PAGE_CACHE || self.out_age.contains_key(&target) {
+        if target == PAGE_CACHE || self.out_age.contains_key(&target) {
             return 1.0;
         }
-        (f64::from(self.backoff) / self.age_counts(target).max(1e-3)).min(OLDER_MAX)
+        f64::from(self.backoff.max(1))
     }
 
     /// Returns the demands on ages of `target`'s memory beyond those of schemes.

@@ -1,12 +1,10 @@
-//! The second curve: a refaulted page waits longer, four times the threshold after one refault, then sixteen and
-//! sixty-four times. Schemes do so under the guard ([`isotherm_engine::monitor::idle_pages::PageAgeRule`]).
-//!
-//! The result of an idle period depends on earlier periods, and so on the threshold. The module therefore simulates the
-//! policy page by page for each of [`THRESHOLDS`]. A page that was absent for a time counts as new.
+//! The second curve: a page whose idle times ended waits longer, as under the guard ([`PageAgeRule::ByEnds`]). A page
+//! that was absent for a time counts as new.
 
 use std::ops::Range;
 
 use isotherm_engine::Nanos;
+use isotherm_engine::monitor::idle_pages::{COUNTED_FROM, ENDS_HALVE_AFTER, ENDS_MAX, PageAgeRule};
 
 use super::{ReclaimPoint, Scale};
 
@@ -25,9 +23,13 @@ pub(crate) const THRESHOLDS: [Nanos; 12] = [
     Nanos::from_millis(600_000),
 ];
 
-/// Number of refaults of a page, up to three: two bits for each threshold.
+/// Number of idle times of a page that ended in an access.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Returned(u32);
+pub(super) struct Ended {
+    nr: u8,
+    /// Number of times that it should have been halved by the last end.
+    halvings: u16,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff([Sums; THRESHOLDS.len()]);
@@ -40,23 +42,29 @@ struct Sums {
 }
 
 impl Backoff {
-    /// Adds an idle period of `length`, which ended in a refault if the page `is_accessed` then.
-    pub(super) fn add(&mut self, length: Nanos, is_accessed: bool, returned: &mut Returned) {
-        if length < THRESHOLDS[0] {
-            return;
-        }
-        for (at, (sums, threshold)) in self.0.iter_mut().zip(THRESHOLDS).enumerate() {
-            let nr = returned.0 >> (2 * at) & 3;
-            let wait = Nanos(threshold.0 << (2 * nr));
-            if length < wait {
-                continue;
+    /// Adds an idle period of `length` until `end`, a time of the record. It ended in a refault if the page `is_accessed`
+    /// then.
+    pub(super) fn add(
+        &mut self,
+        (length, end): (Nanos, Nanos),
+        is_accessed: bool,
+        ended: &mut Ended,
+    ) {
+        let halvings = u16::try_from(end.0 / ENDS_HALVE_AFTER.0).unwrap_or(u16::MAX);
+        let due = u32::from(halvings - ended.halvings);
+        (ended.nr, ended.halvings) = (ended.nr.checked_shr(due).unwrap_or(0), halvings);
+        let age = PageAgeRule::ByEnds.age(length, ended.nr.into());
+        for (sums, threshold) in self.0.iter_mut().zip(THRESHOLDS) {
+            if age < threshold {
+                break;
             }
             sums.pages += 1;
-            sums.page_seconds += length.since(wait).as_secs_f64();
-            if is_accessed {
-                sums.refaults += 1;
-                returned.0 += u32::from(nr < 3) << (2 * at);
-            }
+            let out = age.since(threshold).0 as f64 / age.0.max(1) as f64;
+            sums.page_seconds += out * length.as_secs_f64();
+            sums.refaults += u64::from(is_accessed);
+        }
+        if is_accessed && length >= COUNTED_FROM {
+            ended.nr = (ended.nr + 1).min(ENDS_MAX as u8);
         }
     }
 

@@ -126,21 +126,21 @@ fn nothing_is_told_of_less_than_a_scan_interval() {
 }
 
 #[test]
-fn a_page_that_came_back_waits_longer() {
-    // The page is idle for 3 s repeatedly. It is reclaimed after 2 s the first time, and would be after 8 s then.
-    let scans = [
-        "#", ".", ".", ".", "#", ".", ".", ".", "#", ".", ".", ".", "#",
-    ];
+fn a_page_that_was_accessed_waits_longer() {
+    // The page is idle for 9 s repeatedly. It is reclaimed after 2 s the first time, and after 8 s then; the third time
+    // it would be after 18 s.
+    let idle = ["."; 9];
+    let scans = [&["#"], &idle[..], &["#"], &idle, &["#"], &idle, &["#"]].concat();
     let report = report(&scans, None);
-    assert_eq!(at_threshold(&report, 2), (3.0, 3.0));
+    assert_eq!(at_threshold(&report, 2), (21.0, 3.0));
     let two = Nanos(2_000_000_000);
     let mut backed_off = report.backoff_points.iter();
     let backed_off = backed_off.find(|point| point.threshold_ns == two);
     let backed_off = backed_off.expect("reported");
     let saved = (backed_off.saved_byte_seconds / PAGE_SIZE as f64).round();
-    let refaults = (backed_off.refaults_per_s * 13.0).round();
-    assert_eq!((saved, refaults), (1.0, 1.0));
-    assert_eq!(backed_off.idle_pages, 1);
+    let refaults = (backed_off.refaults_per_s * 31.0).round();
+    assert_eq!((saved, refaults), (8.0, 2.0));
+    assert_eq!(backed_off.idle_pages, 2);
 }
 
 /// Reclaims after `threshold` scans without an access, scan by scan.

@@ -89,7 +89,7 @@ impl Render for ReclaimCurveReport {
             let backed_off: Vec<&ReclaimPoint> = backed_off.collect();
             frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
             frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
-            frame.line(&mut svg, 2, "saved, if returned wait", &backed_off, saved);
+            frame.line(&mut svg, 2, "saved, if accessed wait", &backed_off, saved);
             frame.line(&mut svg, 3, "slowdown, if they do", &backed_off, slowdown);
         }
         svg + "</svg>\n"
@@ -103,12 +103,12 @@ impl Render for ReclaimCurveReport {
         let heads = "Idle for|Saved, mean|Of resident|Steady|Refaults/s|Slowdown";
         html += &table(heads, self.shown(), &style).html("By threshold", &self.facts(&style));
         let backed_off = self.backoff_points.iter().copied();
-        html + &table(heads, backed_off, &style).html("Where returned pages wait", BACKOFF)
+        html + &table(heads, backed_off, &style).html("Where accessed pages wait", BACKOFF)
     }
 }
 
-const BACKOFF: &str = "Where a refaulted page waits four times as long, then sixteen and sixty-four times, as under \
-     the guard of `run`";
+const BACKOFF: &str = "Where a page waits longer by the square of one plus the number of its idle times that ended, \
+     as under the guard of `run`";
 
 fn table(heads: &str, points: impl Iterator<Item = ReclaimPoint>, style: &Style) -> Table {
     Table::of(heads, points.map(|point| fields(&point, style)))

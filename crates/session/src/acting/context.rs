@@ -144,7 +144,6 @@ impl Platform for ThisMachine<'_> {
         let left_alone = actuator.map(|actuator| actuator.left_alone().clone());
         SystemFacts {
             eligible_bp: eligible::shares(wanted, schemes, snapshots, session, by.is_physical),
-            returned: by.meters.waits.returned(session.now()),
             least_age: by.permitted.clone().unwrap_or_default(),
             left_alone: left_alone.unwrap_or_default(),
             ..system::facts(wanted)
@@ -333,11 +332,15 @@ impl ContextActing {
         let guard = self.context.guard_mut();
         let actuator = self.by.executor.of_processes();
         let meters = &mut self.by.meters;
+        let before = process_cpu();
         items.extend(meters.observe(now, session, guard, drops_cache, actuator));
+        // The guard looks after what was done. Watching less would not save that, and neither the cost of compression.
+        let observed = process_cpu().since(before);
+        session.charge(CpuAccount::Acting, observed);
         let is_due = self.goes_on_at().is_some_and(|at| at <= now);
         if self.snapshots.is_empty() && !is_due {
             self.bounds.note(now, self.bound_by());
-            return Ok(Nanos(0));
+            return Ok(observed);
         }
         let goal = self.goal.as_ref().map(|goal| {
             let out = if self.context.is_dry_run() {
@@ -357,7 +360,6 @@ impl ContextActing {
         if self.context.guard().has_reached_goal() {
             self.context.clear_pending();
         }
-        // Compressing pages is not watching: watching less would not save its cost.
         let spent = process_cpu().since(cpu_before);
         session.charge(CpuAccount::Acting, spent);
         items.extend(self.samples(now, &done, &outcomes, spent));
@@ -373,7 +375,7 @@ impl ContextActing {
         let spent_and_lasted = (spent, ended.since(began));
         meters.end(ended, spent_and_lasted, &times, self.context.on_loan());
         self.bounds.note(now, self.bound_by());
-        Ok(spent)
+        Ok(observed + spent)
     }
 
     /// Returns the time at which a pending plan continues, if there is one.

@@ -5,12 +5,12 @@
 //! first time.
 //!
 //! Approach: every page that was paged out is noted. Once a second the tables of these pages' blocks are read: a page
-//! that is present again was read back; one whose swap entry is gone was freed. Reading costs half a nanosecond a page
-//! ([`isotherm_linux::probe`]), and is left out while the target has no page fault.
+//! that is present again was read back; one whose swap entry is gone was freed. Reading is left out while the target has
+//! no page fault, and takes a tenth of what its faults may have cost it: blocks are read in turns, and pages in the
+//! others are found later.
 //!
-//! Limits: at most [`BLOCKS_MAX`] blocks are read in a second, in turns; pages in the others are found later. An
-//! unmapped page of a file is kept until the target ends. A page that was freed and used anew within a second counts as
-//! read back, if the target has major faults or the machine swaps in.
+//! Limits: an unmapped page of a file is kept until the target ends. A page that was freed and used anew counts as read
+//! back, if the target has had as many major faults since all blocks were read, or the machine has swapped in as much.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +18,12 @@ use isotherm_engine::TargetId;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::table::BlockFacts;
 
-/// Blocks of 2 MiB that are read in one scan: 32 GiB.
-const BLOCKS_MAX: usize = 16_384;
-
 /// The pages of one block that are out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Out {
     pages: Bitmap,
     /// Pages that had a swap entry at the last scan.
     swapped: Bitmap,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Pages that are in memory again.
-    pub(super) returned: u64,
-    pub(super) is_all: bool,
 }
 
 /// The pages of all targets that are out.
@@ -47,6 +37,8 @@ struct OfTarget {
     blocks: BTreeMap<u64, Out>,
     bytes: u64,
     next: u64,
+    /// Faults that may have read back pages that were not found yet.
+    faults: u64,
 }
 
 impl Taken {
@@ -68,25 +60,35 @@ impl Taken {
         self.targets.remove(&target);
     }
 
-    /// Reads tables by `read`, of `1 / nr_targets` of [`BLOCKS_MAX`] blocks at most; `read` returns whether the target
-    /// is alive.
+    /// Reads tables of at most `max` blocks by `read`, which returns whether the target is alive. Returns the pages that
+    /// are in memory again, at most the `faults` since the last call and those before that did not explain any.
     pub(super) fn look(
         &mut self,
         target: TargetId,
-        nr_targets: usize,
+        faults: u64,
+        max: usize,
         read: impl FnOnce(&[u64], &mut dyn FnMut(&BlockFacts)) -> bool,
-    ) -> Option<Found> {
+    ) -> Option<u64> {
         let of = self.targets.get_mut(&target)?;
-        let max = BLOCKS_MAX / nr_targets.max(1);
         let after = of.blocks.range(of.next..);
         let all = after.chain(of.blocks.range(..of.next));
         let mut addresses: Vec<u64> = all.take(max).map(|(block, _)| *block).collect();
+        let last = addresses.last().map_or(0, |last| last + 1);
         let is_all = addresses.len() == of.blocks.len();
-        of.next = addresses.last().map_or(0, |last| last + 1);
+        let is_round = last <= of.next;
+        of.next = last;
         addresses.sort_unstable();
         let mut returned = 0;
         let is_alive = read(&addresses, &mut |facts| returned += of.see(facts));
-        is_alive.then_some(Found { returned, is_all })
+        of.faults += faults;
+        returned = returned.min(of.faults);
+        // Faults that a whole round does not explain had another reason.
+        of.faults = match of.faults - returned {
+            _ if is_all => 0,
+            left if is_round => left.min(faults),
+            left => left,
+        };
+        is_alive.then_some(returned)
     }
 }
 
@@ -137,14 +139,14 @@ mod tests {
 
     /// Scans one block. Returns the pages that were read back, and those that are still out.
     fn look(taken: &mut Taken, present: u64, swapped: u64) -> (u64, u64) {
-        let found = taken.look(TARGET, 1, |blocks, see| {
+        let found = taken.look(TARGET, 100, 1, |blocks, see| {
             for block in blocks {
                 see(&facts(*block, present, swapped));
             }
             true
         });
         let left = taken.bytes(TARGET).expect("it was noted") / PAGE_SIZE;
-        (found.expect("it lives").returned, left)
+        (found.expect("it lives"), left)
     }
 
     #[test]
@@ -175,28 +177,34 @@ mod tests {
 
     #[test]
     fn of_many_blocks_all_are_read_in_turns() {
-        let nr = 10;
-        let blocks: Vec<(u64, u64)> = (0..nr).map(|n| (n * BLOCK_SIZE, 1)).collect();
+        let blocks: Vec<(u64, u64)> = (0..10).map(|n| (n * BLOCK_SIZE, 1)).collect();
         let mut taken = taken(&blocks);
         let mut seen = Vec::new();
-        for _ in 0..4 {
-            let found = taken.look(TARGET, BLOCKS_MAX / 3, |blocks, _| {
+        // All pages come back at once; file reads of the same time are not told apart in a round.
+        let mut look = |faults| {
+            taken.look(TARGET, faults, 4, |blocks, see| {
                 assert!(blocks.is_sorted());
                 seen.extend_from_slice(blocks);
+                for block in blocks {
+                    see(&facts(*block, 1, 0));
+                }
                 true
-            });
-            assert_eq!(
-                found,
-                Some(Found {
-                    returned: 0,
-                    is_all: false
-                })
-            );
-        }
+            })
+        };
+        let found: Vec<Option<u64>> = [13, 0, 0, 0].map(&mut look).into();
+        assert_eq!(found, [Some(4), Some(4), Some(2), Some(0)]);
         seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len() as u64, nr);
+        assert_eq!(
+            seen,
+            blocks.iter().map(|(block, _)| *block).collect::<Vec<_>>()
+        );
+        taken.add(TARGET, 0, &[1, 0, 0, 0, 0, 0, 0, 0]);
+        let later = taken.look(TARGET, 0, 4, |_, see| {
+            see(&facts(0, 1, 0));
+            true
+        });
+        assert_eq!(later, Some(0), "without a fault it was made anew");
         taken.forget(TARGET);
-        assert_eq!(taken.look(TARGET, 1, |_, _| true), None);
+        assert_eq!(taken.look(TARGET, 1, 1, |_, _| true), None);
     }
 }

@@ -18,11 +18,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use isotherm_engine::RefaultRate;
 use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::statistics::nearest_rank;
 use isotherm_engine::{Nanos, PAGE_SIZE, TargetId};
 use isotherm_linux::act::ProcessActuator;
+use isotherm_linux::clock::process_cpu;
 use isotherm_linux::delays::{self, Delays};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::meminfo::Meminfo;
@@ -38,6 +38,10 @@ use super::taken::Taken;
 const COST_LASTS: Nanos = Nanos(60_000_000_000);
 /// Number of samples whose median counts. At the start they follow each other at once.
 const SAMPLES: usize = 5;
+/// A scan for refaults may take the time that faults may have cost, divided by this, and reads this number of blocks at
+/// least.
+const SCAN_SHARE: f64 = 10.0;
+const SCAN_LEAST: usize = 64;
 /// Number of targets up to which all are scanned each time.
 const FEW: usize = 16;
 /// Number of targets that are scanned each time if there are more than [`FEW`]: those with the most memory paged out.
@@ -95,12 +99,13 @@ pub(super) struct Waits {
     sampled_pages: u64,
     /// Pages that schemes paged out, where they are known.
     taken: Taken,
+    /// CPU time of the last scan for them, in nanoseconds a block.
+    block_ns: f64,
     before: BTreeMap<TargetId, Seen>,
     /// Bytes that were paged out of each target since the last scan.
     paged_out: BTreeMap<TargetId, u64>,
     /// Bytes of each target that were paged out and have not been read back since.
     out: BTreeMap<TargetId, u64>,
-    flows: BTreeMap<TargetId, RefaultRate>,
     /// CPUs that each target has kept busy lately.
     running: BTreeMap<TargetId, f64>,
     /// Last target that was scanned in turn.
@@ -183,15 +188,9 @@ impl Waits {
         Nanos((time / f64::max(resident, 1.0)) as u64)
     }
 
-    /// Returns the part of each target's recently paged-out memory that was read back.
-    pub(super) fn returned(&self, now: Nanos) -> BTreeMap<TargetId, f64> {
-        RefaultRate::returned_of(&self.flows, now)
-    }
-
     pub(super) fn forget(&mut self, target: TargetId) {
         self.out.remove(&target);
         self.taken.forget(target);
-        self.flows.remove(&target);
         self.before.remove(&target);
         self.paged_out.remove(&target);
         self.running.remove(&target);
@@ -216,7 +215,7 @@ impl Waits {
         for (target, process) in targets {
             if due.contains(&target) {
                 let actuator = actuator.as_deref_mut();
-                let at = (now, swapped_in, due.len());
+                let at = (now, swapped_in);
                 self.look_at(&mut waited, at, (target, process), actuator);
             }
             // All targets count with their latest rates, also those that are not due or were last scanned a while ago.
@@ -332,7 +331,7 @@ impl Waits {
     fn look_at(
         &mut self,
         waited: &mut Waited,
-        (now, swapped_in, nr_due): (Nanos, Option<u64>, usize),
+        (now, swapped_in): (Nanos, Option<u64>),
         (target, process): (TargetId, &Process),
         actuator: Option<&mut ProcessActuator>,
     ) {
@@ -356,7 +355,7 @@ impl Waits {
         };
         let known = actuator.and_then(|actuator| {
             let faults = Faults::between(&before, &seen);
-            self.read_back(target, faults, nr_due, actuator)
+            self.read_back(target, faults, actuator)
         });
         // Refaults are at most the pages out: others page out as well, and programs read files for the first time.
         let out = self.out.get(&target).copied().unwrap_or(0);
@@ -367,7 +366,7 @@ impl Waits {
             let known = known.and_then(|_| self.taken.bytes(target));
             *left = known.unwrap_or(by_count);
         }
-        self.add(waited, target, (&before, &seen), (paged_out, refaults));
+        self.add(waited, target, (&before, &seen), refaults);
     }
 
     /// Returns the paged-out pages of `target` that page tables show to be back; `None` if it has ended.
@@ -375,37 +374,34 @@ impl Waits {
         &mut self,
         target: TargetId,
         faults: Faults,
-        nr_targets: usize,
         actuator: &mut ProcessActuator,
     ) -> Option<u64> {
-        let out = self.taken.bytes(target).unwrap_or(0) / PAGE_SIZE;
+        let out = self.taken.bytes(target).unwrap_or(0);
         if faults.all == 0 || out == 0 {
             return Some(0);
         }
-        let found = self.taken.look(target, nr_targets, |blocks, see| {
-            let read = actuator.read_blocks(target, blocks, |facts| see(&facts));
-            read.unwrap_or(false)
-        })?;
-        // A page that was freed and used anew is present, too.
-        let returned = found.returned.min(faults.major.max(faults.read));
-        let unread = if found.is_all {
-            0
-        } else {
-            faults
-                .major
-                .saturating_sub(returned)
-                .min(out - found.returned)
-        };
-        Some(returned + unread)
+        let faults = faults.major.max(faults.read);
+        let lost_ns = faults.saturating_mul(self.cost().unwrap_or_default().0);
+        let most = (lost_ns as f64 / SCAN_SHARE / self.block_ns.max(1.0)) as usize;
+        let (before, mut nr) = (process_cpu(), 0);
+        let found = self
+            .taken
+            .look(target, faults, most.max(SCAN_LEAST), |blocks, see| {
+                nr = blocks.len();
+                let read = actuator.read_blocks(target, blocks, |facts| see(&facts));
+                read.unwrap_or(false)
+            })?;
+        self.block_ns = process_cpu().since(before).0 as f64 / nr.max(1) as f64;
+        Some(found)
     }
 
-    /// Adds a target's work and waits between two scans, with the bytes paged out and the pages read back meanwhile.
+    /// Adds a target's work and waits between two scans, with the pages read back meanwhile.
     fn add(
         &mut self,
         waited: &mut Waited,
         target: TargetId,
         (before, seen): (&Seen, &Seen),
-        (paged_out, refaults): (u64, u64),
+        refaults: u64,
     ) {
         let of_target = Waited {
             refaults,
@@ -415,10 +411,6 @@ impl Waits {
         waited.refaults += refaults;
         waited.major_faults += of_target.major_faults;
         let elapsed = seen.at.since(before.at);
-        if self.out.contains_key(&target) {
-            let flows = self.flows.entry(target).or_default();
-            flows.add(seen.at, paged_out / PAGE_SIZE, refaults);
-        }
         let cpu_s = seen.progress.cpu.since(before.progress.cpu).as_secs_f64();
         if elapsed.0 > 0 {
             self.running.insert(target, cpu_s / elapsed.as_secs_f64());

@@ -4,16 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use isotherm_engine::RefaultRate;
 use isotherm_engine::drive::MonitorLoop;
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot, TargetId};
+use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
 use isotherm_policy::Context;
 use isotherm_policy::guard::{ActMeter, GuardSignals, Pools, StepTime, waited_share};
 use isotherm_policy::scheme::SchemeError;
 use isotherm_policy::{Operation, Outcome};
 
 use super::world::SimulatedWorld;
-use super::{PHYSICAL, SimContextSpec, Watch};
+use super::{SimContextSpec, Watch};
 use crate::machine::{Rules, SimActuator, SimMachine, SimProcess, Use};
 
 pub(super) struct Acting {
@@ -47,7 +46,6 @@ impl Acting {
 
     pub(super) fn forget(&mut self, target: TargetId) {
         self.context.forget(target);
-        self.waits.forget(target);
         self.left_alone.remove(&target);
     }
 
@@ -73,7 +71,6 @@ impl Acting {
         clock: Nanos,
         snapshots: &[Snapshot],
     ) -> Step {
-        let now = machine.now();
         // The kernel's DAMON acts at once, up to its quotas.
         let is_stepwise = machine.spec().rules == Rules::Isotherm;
         let idle_cpus = machine.idle_cpus();
@@ -86,20 +83,14 @@ impl Acting {
             StepTime::usual(Nanos(u64::MAX))
         };
         let cpu_before = machine.stats().acting_cpu;
-        let returned = RefaultRate::returned_of(&self.waits.flows, now);
         let mut world = SimulatedWorld {
             actuator: SimActuator::new(machine, self.is_physical, self.spares_accessed),
             monitor,
             clock,
-            returned,
             left_alone: self.left_alone.clone(),
-            paged_out: BTreeMap::new(),
         };
         let Ok((done, outcomes)) = self.context.step(clock, snapshots, room, &mut world);
         let interrupted = world.actuator.take_interrupted();
-        for (target, bytes) in std::mem::take(&mut world.paged_out) {
-            *self.waits.paged_out.entry(target).or_default() += bytes;
-        }
         self.leave_alone(machine, &done);
         let cpu = machine.stats().acting_cpu.since(cpu_before);
         self.meter
@@ -148,22 +139,15 @@ struct Seen {
     waited: f64,
 }
 
-/// Times that targets wait for memory that was taken from them, and the shares of it that were read back.
+/// Times that targets wait for memory that was taken from them.
 #[derive(Default)]
 struct Waits {
     looked: Option<Nanos>,
     seen: Vec<Seen>,
     used: f64,
-    paged_out: BTreeMap<TargetId, u64>,
-    flows: BTreeMap<TargetId, RefaultRate>,
 }
 
 impl Waits {
-    fn forget(&mut self, target: TargetId) {
-        self.paged_out.remove(&target);
-        self.flows.remove(&target);
-    }
-
     /// Returns the guard's signals since the last call, and the targets' share of the CPU time in use.
     fn look(&mut self, machine: &SimMachine, is_physical: bool) -> (GuardSignals, f64) {
         let now = machine.now();
@@ -172,7 +156,7 @@ impl Waits {
         self.seen.resize(processes.len(), Seen::default());
         let cost = machine.spec().costs.refault_zram;
         let (mut faults, mut cpu, mut lost, mut longest) = (0, 0.0, 0.0, 0);
-        for (index, (process, seen)) in processes.iter().zip(&mut self.seen).enumerate() {
+        for (process, seen) in processes.iter().zip(&mut self.seen) {
             let is = Seen {
                 faults: process.major_faults,
                 cpu: process.cpu(),
@@ -184,16 +168,6 @@ impl Waits {
             cpu += is.cpu.since(was.cpu).as_secs_f64();
             lost += is.waited - was.waited;
             longest = longest.max(returned * cost.0);
-            let target = if is_physical {
-                PHYSICAL
-            } else {
-                TargetId(index as u32)
-            };
-            let out = self.paged_out.remove(&target).unwrap_or(0);
-            if out > 0 || self.flows.contains_key(&target) {
-                let flows = self.flows.entry(target).or_default();
-                flows.add(now, out / PAGE_SIZE, returned);
-            }
         }
         let used = machine.cpu_used();
         let in_use = used - std::mem::replace(&mut self.used, used);

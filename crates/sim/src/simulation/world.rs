@@ -99,12 +99,8 @@ pub(super) struct SimulatedWorld<'a> {
     pub(super) monitor: &'a mut MonitorLoop,
     /// The time on the monitors' clock.
     pub(super) clock: Nanos,
-    /// Share of each target's recently paged-out memory that was read back.
-    pub(super) returned: BTreeMap<TargetId, f64>,
     /// Ranges of each target that were refused as unreclaimable.
     pub(super) left_alone: BTreeMap<TargetId, Vec<AddressRange>>,
-    /// Bytes of each target that were paged out since this was made.
-    pub(super) paged_out: BTreeMap<TargetId, u64>,
 }
 
 impl Actuator for SimulatedWorld<'_> {
@@ -126,7 +122,6 @@ impl Actuator for SimulatedWorld<'_> {
 impl Platform for SimulatedWorld<'_> {
     fn facts(&mut self, wanted: &[Metric], _: &SchemeEngine, _: &[Snapshot]) -> SystemFacts {
         SystemFacts {
-            returned: self.returned.clone(),
             left_alone: self.left_alone.clone(),
             ..facts(self.actuator.machine, wanted)
         }
@@ -152,10 +147,6 @@ impl Platform for SimulatedWorld<'_> {
             }
         }
         Ok(())
-    }
-
-    fn note_paged_out(&mut self, target: TargetId, bytes: u64) {
-        *self.paged_out.entry(target).or_default() += bytes;
     }
 
     fn knows_blocks(&self) -> bool {

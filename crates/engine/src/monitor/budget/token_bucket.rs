@@ -7,7 +7,8 @@ use crate::port::Cost;
 const SAVED_SECONDS: f64 = 3.0;
 /// Balance, in seconds of the share, beyond which other work may use it.
 const SPARED_SECONDS: f64 = 2.0;
-/// Factors on the slowness of other work: it rises with each charge that leaves a debt, and falls with each other one.
+/// Factors on the slowness of other work: it rises with each charge that leaves a debt and does not reduce it, and falls
+/// with each that leaves none.
 const SLOWER: f64 = 1.1;
 const FASTER: f64 = 0.97;
 const SLOWNESS_MAX: f64 = 4.0;
@@ -46,9 +47,14 @@ impl TokenBucket {
         let paid = total - self.last_cost.replace(total).unwrap_or(total);
         // If intervals are longer than that, the limit is the share of an interval.
         let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
-        self.balance_ns = (self.balance_ns + elapsed * self.share - paid).clamp(-most, most);
-        let is_in_debt = self.balance_ns < 0.0;
-        let factor = if is_in_debt { SLOWER } else { FASTER };
+        let before = self.balance_ns;
+        self.balance_ns = (before + elapsed * self.share - paid).clamp(-most, most);
+        let factor = match self.balance_ns {
+            debt if debt >= 0.0 => FASTER,
+            // It is being paid back: more would slow the work beyond what the share demands.
+            debt if debt > before => 1.0,
+            _ => SLOWER,
+        };
         self.slowness = (self.slowness * factor).clamp(1.0, SLOWNESS_MAX);
     }
 
@@ -105,5 +111,24 @@ mod tests {
         // 1.25 % of a CPU, and a tenth of 1 %.
         let share = spend(1000, 5_000_000.0);
         assert!(share > 0.0133 && share < 0.0139, "{share}");
+    }
+
+    #[test]
+    fn other_work_gets_slower_until_it_pays_its_debt_back() {
+        let mut bucket = TokenBucket::new(0.01, Nanos(0));
+        let mut total = Nanos(0);
+        let mut charges = (1..).map(|second| Nanos(second * 1_000_000_000));
+        let mut slowness = |spent_ms: u64| {
+            total = total + Nanos::from_millis(spent_ms);
+            let cost = Cost {
+                monitor_cpu: total,
+                ..Cost::default()
+            };
+            bucket.charge(charges.next().expect("no end"), &cost);
+            (bucket.slowness * 100.0).round()
+        };
+        assert_eq!([0, 100, 20].map(&mut slowness), [100.0, 110.0, 121.0]);
+        assert_eq!([5; 5].map(&mut slowness), [121.0; 5], "30 ms are due");
+        assert!([5; 3].map(&mut slowness)[2] < 121.0);
     }
 }

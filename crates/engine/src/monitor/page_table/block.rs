@@ -15,7 +15,7 @@ use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, count, is_empty, or};
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::page_since::{PageSince, nanos_of};
-use idle::Returns;
+use idle::EndCounts;
 
 /// A smaller share of touched unsampled pages counts as none: the sample behind it has only about 16 pages.
 pub(super) const LEAST_SHARE: f32 = 0.1;
@@ -89,8 +89,8 @@ pub(super) struct Block {
     since: Since,
     /// Idle times of single pages in a block that is touched in part.
     page_since: Option<Box<PageSince>>,
-    /// Pages that were read back after a page-out.
-    returns: Option<Box<Returns>>,
+    /// Idle times of single pages that ended.
+    ends: Option<Box<EndCounts>>,
 }
 
 /// The last time that the block's tables were read.
@@ -135,7 +135,7 @@ impl Block {
         let present = and(&facts.present, watched);
         let accessed = and(&facts.accessed, &present);
         let swapped = and(&facts.swapped, watched);
-        self.note_returns(&accessed, &or(&present, &swapped));
+        self.keep_ends(&or(&present, &swapped));
         self.swapped = (!is_empty(&swapped)).then(|| Box::new(swapped));
         if self.huge != facts.huge {
             // Collapsed or split: the old bits belonged to other entries.

@@ -58,7 +58,7 @@ pub use block::BlockFacts;
 use super::bits::{and, count};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
 use super::frames::PageAge;
-use super::idle_pages::PageAgeRule;
+use super::idle_pages::{ENDS_HALVE_AFTER, PageAgeRule};
 use super::page_since::ticks;
 use infer::{AGREEMENT, infer, infer_from_around, observe};
 pub use plan::ClearPlan;
@@ -156,6 +156,8 @@ pub struct TableMonitor {
     nr_regions_max: usize,
     /// Kind of page ages that snapshots report, if any.
     tells_idle_pages: Option<PageAgeRule>,
+    /// Number of times that the numbers of ended idle times have been halved.
+    nr_halvings: u64,
 }
 
 impl TableMonitor {
@@ -183,6 +185,7 @@ impl TableMonitor {
             nr_regions: 0,
             nr_regions_max: attributes.max_nr_regions as usize,
             tells_idle_pages: None,
+            nr_halvings: 0,
         }
     }
 
@@ -286,9 +289,9 @@ impl TableMonitor {
         let was_watched = target.from <= interval_start;
         let block = &mut target.blocks[at];
         let is_new = was_watched && block.made_at > ticks(target.from.since(self.started));
-        if self.tells_idle_pages.is_some() {
+        if let Some(ages) = self.tells_idle_pages {
             let now = ticks(interval_start.since(self.started));
-            block.count_idle_ends(facts, &watched, now, &mut target.idle_ends);
+            block.count_idle_ends(facts, &watched, (now, ages), &mut target.idle_ends);
         }
         self.nr_set_again += u64::from(block.look(facts, &watched, is_new));
     }
@@ -304,8 +307,13 @@ impl TableMonitor {
         self.observe_watches();
         self.estimate_the_rest();
         let ticks = self.ticks(now);
+        let halvings = now.since(self.started).0 / ENDS_HALVE_AFTER.0;
+        let halves = std::mem::replace(&mut self.nr_halvings, halvings) < halvings;
         for target in self.targets.values_mut() {
             for block in &mut target.blocks {
+                if halves {
+                    block.halve_ends();
+                }
                 block.update_states(ticks, target.hides_accesses);
             }
         }

@@ -340,9 +340,9 @@ fn shared_memory_is_known_by_clearing_the_whole_address_space() {
 
 /// Issue 11: in a heap that mixes hot and cold pages no region is idle, but single pages are.
 #[test]
-fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
+fn idle_pages_are_told_with_their_ages_and_who_was_accessed_waits_longer() {
     let mut monitor = monitor(Nanos(0), 1);
-    monitor.tell_idle_pages(PageAgeRule::LessByReturns);
+    monitor.tell_idle_pages(PageAgeRule::ByEnds);
     let range = AddressRange::new(0, BLOCK_SIZE);
     let mut facts = UNTOUCHED;
     let mut reported = Vec::new();
@@ -359,6 +359,13 @@ fn idle_pages_are_told_with_their_ages_and_who_came_back_waits_longer() {
         monitor.take_answers(TARGET, &facts);
         reported = monitor.end_interval(now);
         monitor.begin_interval(now, &Cost::default());
+        let ends = reported[0].idle_ends.expect("asked for");
+        let long = ends.after(Nanos(8_000_000_000)) > 0.0;
+        assert_eq!(
+            long,
+            second == 10,
+            "page 1 was idle and out until then: {second}"
+        );
     }
     let idle = &reported[0].idle_pages;
     let of_age = |seconds: u64| {

@@ -13,7 +13,7 @@ fn in_use() -> Snapshot {
     let mut snapshot = snapshots_of("[0,1024)=9@3", 1).remove(0);
     let mut idle = [IdlePages::new(0), IdlePages::new(BLOCK_SIZE)];
     let of = |idle: &mut IdlePages, pages: std::ops::Range<usize>, seconds: u64| {
-        pages.for_each(|page| idle.add(page, Nanos(seconds * SECOND.0), 0));
+        pages.for_each(|page| idle.add(page, Nanos(seconds * SECOND.0)));
     };
     of(&mut idle[0], 10..20, 10);
     of(&mut idle[0], 30..40, 60);
@@ -92,38 +92,23 @@ fn of_what_is_idle_for_as_long_whole_blocks_are_paged_out_first() {
 }
 
 #[test]
-fn an_age_counts_less_where_much_came_back() {
-    let snapshots = snapshots_of("[0,10)=0@60|[0,4)=0@20", 100);
-    let mut engine = engine(&[idle_for(10, Action::Pageout)]);
-    let mut first = |returned: f64| {
-        let facts = SystemFacts {
-            returned: [(TargetId(0), returned)].into(),
-            ..SystemFacts::default()
-        };
-        engine.plan(SECOND, &snapshots, &facts)[0].target
-    };
-    assert_eq!(first(0.1), TargetId(0));
-    assert_eq!(first(0.7), TargetId(1), "60 s count as 5");
-    assert_eq!(first(1.0), TargetId(1));
-}
-
-#[test]
-fn where_much_comes_back_only_what_is_older_is_paged_out() {
+fn the_back_off_factor_asks_for_older_memory() {
     let snapshots = snapshots_of("[0,10)=0@60 [10,20)=0@15|[0,4)=0@20", 100);
-    let planned = |action: Action, backoff: u32, returned: f64| {
+    let planned = |action: Action, backoff: u32| {
         let facts = SystemFacts {
-            returned: [(TargetId(0), returned)].into(),
             backoff,
             ..SystemFacts::default()
         };
         places(&engine(&[idle_for(10, action)]).plan(SECOND, &snapshots, &facts))
     };
-    let all = planned(Action::Pageout, 1, 0.5);
-    assert_eq!(all, [(1, 0), (0, 0), (0, 10)]);
-    // From 20 s on; in the second case from 80 s on of the first target.
-    assert_eq!(planned(Action::Pageout, 2, 0.0), [(0, 0), (1, 0)]);
-    assert_eq!(planned(Action::Pageout, 2, 0.5), [(1, 0)]);
-    let others = planned(Action::Cold, 64, 0.5);
+    let all = planned(Action::Pageout, 1);
+    assert_eq!(all, [(0, 0), (1, 0), (0, 10)]);
+    assert_eq!(
+        planned(Action::Pageout, 2),
+        [(0, 0), (1, 0)],
+        "from 20 s on"
+    );
+    let others = planned(Action::Cold, 64);
     assert_eq!(others.len(), 3, "nothing comes back of that");
 }
 

@@ -1,55 +1,76 @@
-//! Idle times of single pages of a block, and the pages that were read back.
+//! Idle times of single pages of a block, and how many of them ended.
 
 use super::super::pages::{GRANULE_PAGES, Pages};
 use super::{Block, BlockFacts, SURE_SHARE, State};
 use crate::address::{Nanos, PAGES_PER_BLOCK};
-use crate::monitor::bits::{self, Bitmap, NONE, and, has, is_empty, or};
+use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, has, is_empty, or};
 use crate::monitor::frames::PageAge;
 use crate::monitor::idle_ends::IdleEnds;
-use crate::monitor::idle_pages::{IdlePages, PageAgeRule};
+use crate::monitor::idle_pages::{COUNTED_FROM, IdlePages, PageAgeRule};
 use crate::monitor::page_since::{PageSince, UNIT, nanos_of};
 
 impl Block {
-    /// Counts pages that were swapped out and are `accessed` now; forgets pages that are not `there` any more.
-    pub(super) fn note_returns(&mut self, accessed: &Bitmap, there: &Bitmap) {
-        if let Some(returns) = &mut self.returns {
-            returns.keep(there);
+    /// Forgets the ended idle times of pages that are not `there` any more.
+    pub(super) fn keep_ends(&mut self, there: &Bitmap) {
+        if let Some(ends) = &mut self.ends {
+            ends.keep(there);
         }
-        if let Some(swapped) = &self.swapped {
-            let back = and(swapped, accessed);
-            if !is_empty(&back) {
-                let none = || Box::new(Returns::NONE);
-                self.returns.get_or_insert_with(none).add(&back);
-            }
-        }
-        self.returns.take_if(|returns| returns.is_empty());
+        self.ends.take_if(|ends| ends.is_empty());
     }
 
-    /// Adds the idle times until `now`, the beginning of the interval, of pages that `facts` show accessed. It is
-    /// called before the block takes in the facts.
+    /// Halves the numbers of ended idle times.
+    pub(in super::super) fn halve_ends(&mut self) {
+        if let Some(ends) = &mut self.ends {
+            ends.halve();
+        }
+    }
+
+    /// Adds the idle times until `now`, the beginning of the interval, of pages that `facts` show accessed, swapped-out
+    /// pages included. It is called before the block takes in the facts.
     pub(in super::super) fn count_idle_ends(
-        &self,
+        &mut self,
         facts: &BlockFacts,
         watched: &Bitmap,
-        now: u32,
-        ends: &mut IdleEnds,
+        (now, ages): (u32, PageAgeRule),
+        counts: &mut IdleEnds,
     ) {
         let is_idle = self.states & 0xAAAA_AAAA_AAAA_AAAA != 0xAAAA_AAAA_AAAA_AAAA;
         if self.page_since.is_none() && !is_idle {
             return;
         }
         let accessed = and(&facts.accessed, &and(&facts.present, watched));
-        for page in bits::each(&and(&accessed, &and(&self.sampled, &self.present))) {
-            ends.add(nanos_of(
-                now.saturating_sub(self.page_or_granule_idle_since(page, now)),
-            ));
+        let mut idle = and(&self.sampled, &self.present);
+        if let Some(swapped) = &self.swapped {
+            idle = or(&idle, swapped);
         }
+        let mut counted = NONE;
+        for page in bits::each(&and(&accessed, &idle)) {
+            let idle_for = |since: u32| nanos_of(now.saturating_sub(since));
+            let alone = idle_for(self.idle_since(page, now));
+            let granule = idle_for(self.granule_idle_since(page, now));
+            // Idle granules are acted on as a whole, by their own age.
+            counts.add(ages.age(alone, self.nr_ends(page, ages)).max(granule));
+            if alone.max(granule) >= COUNTED_FROM {
+                bits::set(&mut counted, page);
+            }
+        }
+        if !is_empty(&counted) && ages == PageAgeRule::ByEnds {
+            let none = || Box::new(EndCounts::NONE);
+            self.ends.get_or_insert_with(none).add(&counted);
+        }
+    }
+
+    fn nr_ends(&self, page: usize, ages: PageAgeRule) -> u32 {
+        let ends = self.ends.as_ref();
+        let ends = ends.filter(|_| ages == PageAgeRule::ByEnds);
+        ends.map_or(0, |ends| ends.of(page))
     }
 
     /// Updates the ages of pages at the end of an interval, before those of granules.
     pub(super) fn update_page_since(&mut self, now: u32) {
         let touched = self.touched();
-        let untouched = self.untouched();
+        let swapped = self.swapped.as_ref().map_or(NONE, |swapped| **swapped);
+        let untouched = or(&self.untouched(), &swapped);
         // Once the whole block is idle, the ages of granules suffice.
         if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
             self.page_since = None;
@@ -58,10 +79,7 @@ impl Block {
         if let Some(page_since) = &mut self.page_since {
             page_since.update(now, &untouched, &self.watching);
         } else if !is_empty(&touched) && !is_empty(&untouched) {
-            let idle_since = |page: usize| match self.state(page / GRANULE_PAGES) {
-                State::Idle => self.since(page / GRANULE_PAGES),
-                _ => now,
-            };
+            let idle_since = |page| self.granule_idle_since(page, now);
             self.page_since = Some(Box::new(PageSince::new(now, &untouched, idle_since)));
         }
     }
@@ -74,11 +92,15 @@ impl Block {
 
     /// Returns the earliest tick since which `page` is idle, by itself or with its granule; `now` if that is not known.
     fn page_or_granule_idle_since(&self, page: usize, now: u32) -> u32 {
-        let granule = page / GRANULE_PAGES;
         let since = self.idle_since(page, now);
-        match self.state(granule) {
-            State::Idle => since.min(self.since(granule)),
-            _ => since,
+        since.min(self.granule_idle_since(page, now))
+    }
+
+    /// Returns the tick since which the granule of `page` is idle; `now` if it is not.
+    fn granule_idle_since(&self, page: usize, now: u32) -> u32 {
+        match self.state(page / GRANULE_PAGES) {
+            State::Idle => self.since(page / GRANULE_PAGES),
+            _ => now,
         }
     }
 
@@ -102,13 +124,10 @@ impl Block {
         if self.page_since.is_none() || !self.is_fresh() || bits::is_empty(&untouched) {
             return None;
         }
-        let returns = self.returns.as_ref();
-        let returns = returns.filter(|_| ages == PageAgeRule::LessByReturns);
-        let nr_returns = |page| returns.map_or(0, |returns| returns.of(page));
         let mut idle = IdlePages::new(self.address);
         for page in bits::each(&untouched) {
             let idle_for = nanos_of(now.saturating_sub(self.idle_since(page, now)));
-            idle.add(page, idle_for, nr_returns(page));
+            idle.add(page, ages.age(idle_for, self.nr_ends(page, ages)));
         }
         Some(idle)
     }
@@ -157,42 +176,48 @@ impl Block {
     }
 }
 
-/// Number of times that each page was read back, up to three: the lower and the upper bit of each number.
+/// Number of idle times that ended, for each page, up to 15: the bits of each number, the lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Returns {
-    low: Bitmap,
-    high: Bitmap,
+pub(super) struct EndCounts {
+    bits: [Bitmap; 4],
 }
 
-impl Returns {
-    pub(super) const NONE: Self = Self {
-        low: NONE,
-        high: NONE,
-    };
+impl EndCounts {
+    const NONE: Self = Self { bits: [NONE; 4] };
 
-    /// Adds one read-back for each of `pages`.
-    pub(super) fn add(&mut self, pages: &Bitmap) {
-        for (at, pages) in pages.iter().enumerate() {
-            let (low, high) = (self.low[at], self.high[at]);
-            self.high[at] = high | pages & low;
-            self.low[at] = low ^ pages | pages & low & high;
+    /// Adds one for each of `pages`.
+    fn add(&mut self, pages: &Bitmap) {
+        let full = self
+            .bits
+            .iter()
+            .fold(bits::ALL, |full, bit| and(&full, bit));
+        let mut carry = and_not(pages, &full);
+        for bit in &mut self.bits {
+            let next = and(bit, &carry);
+            *bit = or(&and_not(bit, &carry), &and_not(&carry, bit));
+            carry = next;
         }
     }
 
+    fn halve(&mut self) {
+        self.bits.rotate_left(1);
+        self.bits[3] = NONE;
+    }
+
     /// Forgets all pages but `pages`.
-    pub(super) fn keep(&mut self, pages: &Bitmap) {
-        self.low = and(&self.low, pages);
-        self.high = and(&self.high, pages);
+    fn keep(&mut self, pages: &Bitmap) {
+        for bit in &mut self.bits {
+            *bit = and(bit, pages);
+        }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        or(&self.low, &self.high) == NONE
+    fn is_empty(&self) -> bool {
+        self.bits == [NONE; 4]
     }
 
-    /// Returns how many times `page` was read back, up to three.
-    pub(super) fn of(&self, page: usize) -> u32 {
-        let bit = |map: &Bitmap| (map[page / 64] >> (page % 64) & 1) as u32;
-        bit(&self.low) + 2 * bit(&self.high)
+    fn of(&self, page: usize) -> u32 {
+        let bits = self.bits.iter().enumerate();
+        bits.map(|(at, bit)| u32::from(has(bit, page)) << at).sum()
     }
 }
 
@@ -202,16 +227,18 @@ mod tests {
     use crate::monitor::bits::mask_of;
 
     #[test]
-    fn returns_are_counted_up_to_three() {
-        let mut returns = Returns::NONE;
-        for first in 1..6 {
-            returns.add(&mask_of(first..8));
+    fn ends_are_counted_up_to_fifteen_and_halved() {
+        let mut ends = EndCounts::NONE;
+        for first in 0..20 {
+            ends.add(&mask_of(first..18));
         }
-        let counts: Vec<u32> = (0..9).map(|page| returns.of(page)).collect();
-        assert_eq!(counts, [0, 1, 2, 3, 3, 3, 3, 3, 0]);
-        returns.keep(&mask_of(0..2));
-        assert_eq!((returns.of(1), returns.of(5)), (1, 0));
-        returns.keep(&NONE);
-        assert!(returns.is_empty());
+        let counts = |ends: &EndCounts| [0, 1, 2, 7, 14, 17, 18].map(|page| ends.of(page));
+        assert_eq!(counts(&ends), [1, 2, 3, 8, 15, 15, 0]);
+        ends.halve();
+        assert_eq!(counts(&ends), [0, 1, 1, 4, 7, 7, 0]);
+        ends.keep(&mask_of(0..2));
+        assert_eq!(counts(&ends), [0, 1, 0, 0, 0, 0, 0]);
+        ends.halve();
+        assert!(ends.is_empty());
     }
 }
