@@ -6,6 +6,7 @@ import java.nio.ByteBuffer;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
@@ -41,7 +42,7 @@ import site.ycsb.workloads.CoreWorkload;
  *
  * Two threads, each with a connection. Records have ten fields of 100 bytes, each of 50 random bytes, twice, so that
  * they compress to about a half. RATE is how many reads start in a second; without it, the next starts when one ends.
- * Prints the reads per second while any was under way, and the 99th percentile of their time.
+ * Prints how many reads a second there would be without pauses, and the 99th percentile of their time from their start.
  */
 public final class Ycsb {
     private static final int THREADS = 2;
@@ -82,7 +83,7 @@ public final class Ycsb {
     private static void read(CoreWorkload workload, Properties properties, String kind, String socket, long seconds,
             long pause) throws Exception {
         Histogram latency = new Histogram(3);
-        List<Throwable> failures = new ArrayList<>();
+        List<Throwable> failures = Collections.synchronizedList(new ArrayList<>());
         List<Thread> threads = new ArrayList<>();
         long begun = System.nanoTime();
         for (int number = 0; number < THREADS; number++) {

@@ -18,45 +18,26 @@ pub struct PublishedTable {
 const DAMON_V24: &str = "DAMON v24 evaluation (Linux 5.10)";
 const PPRCL: &str = "DAMON physical RFC v10, answer of 2021-05-05";
 
-/// All published tables.
-pub const PUBLISHED: [PublishedTable; 6] = [
-    PublishedTable {
-        source: DAMON_V24,
-        metric: "runtime",
-        unit: "seconds",
-        csv: include_str!("../../../experiments/published/damon_v24_runtime_seconds.csv"),
-    },
-    PublishedTable {
-        source: DAMON_V24,
-        metric: "memused.avg",
-        unit: "KiB",
-        csv: include_str!("../../../experiments/published/damon_v24_memused_kib.csv"),
-    },
-    PublishedTable {
-        source: DAMON_V24,
-        metric: "rss.avg",
-        unit: "KiB",
-        csv: include_str!("../../../experiments/published/damon_v24_rss_kib.csv"),
-    },
-    PublishedTable {
-        source: PPRCL,
-        metric: "runtime",
-        unit: "seconds",
-        csv: include_str!("../../../experiments/published/pprcl_runtime_seconds.csv"),
-    },
-    PublishedTable {
-        source: PPRCL,
-        metric: "memused.avg",
-        unit: "KiB",
-        csv: include_str!("../../../experiments/published/pprcl_memused_kib.csv"),
-    },
-    PublishedTable {
-        source: PPRCL,
-        metric: "rss.avg",
-        unit: "KiB",
-        csv: include_str!("../../../experiments/published/pprcl_rss_kib.csv"),
-    },
-];
+macro_rules! published {
+    ($($source:ident, $metric:literal in $unit:literal: $file:literal;)*) => {
+        /// All published tables.
+        pub const PUBLISHED: &[PublishedTable] = &[$(PublishedTable {
+            source: $source,
+            metric: $metric,
+            unit: $unit,
+            csv: include_str!(concat!("../../../experiments/published/", $file)),
+        }),*];
+    };
+}
+
+published! {
+    DAMON_V24, "runtime" in "seconds": "damon_v24_runtime_seconds.csv";
+    DAMON_V24, "memused.avg" in "KiB": "damon_v24_memused_kib.csv";
+    DAMON_V24, "rss.avg" in "KiB": "damon_v24_rss_kib.csv";
+    PPRCL, "runtime" in "seconds": "pprcl_runtime_seconds.csv";
+    PPRCL, "memused.avg" in "KiB": "pprcl_memused_kib.csv";
+    PPRCL, "rss.avg" in "KiB": "pprcl_rss_kib.csv";
+}
 
 impl PublishedTable {
     /// Returns its workloads, with overheads computed anew; without its own total and average.
@@ -131,7 +112,7 @@ mod tests {
 
     #[test]
     fn published_totals_and_averages_come_out_of_published_rows() {
-        for published in &PUBLISHED {
+        for published in PUBLISHED {
             let table = published.table();
             assert_eq!(table.rows.len(), 24, "{}", published.source);
             let ours = [table.total(), table.average()].into_iter().flatten();

@@ -27,19 +27,19 @@
 //!   is not divided by the number of CPUs: a delayed thread may hold a lock that all others wait for, which happens in
 //!   programs that share one.
 //!
-//! Targets may lose the balance of the accounts within a minute, up to [`BURST`] times the limit in each second. Acting
-//! is an investment: it costs at once and pays for as long as the memory stays away. The time for which targets ran before
-//! counts as well ([`Guard::grant`]), so that a service that runs for days is served at once, and a command that begins
-//! now with care.
+//! Targets may lose the balance of the accounts within a minute (by predicted refaults within five), up to [`BURST`]
+//! times the limit in each second. Acting is an investment: it costs at once and pays for as long as the memory stays
+//! away. The time for which targets ran before counts as well ([`Guard::grant`]), so that a service that runs for days
+//! is served at once, and a command that begins now with care.
 //!
 //! Acting that pays back may be done on a loan ([`loan`]): huge pages, where page walks are measured.
 //!
 //! A debt above one step closes the guard until it is paid back. CPU time alone does not cause such a debt: a step is
 //! no longer than the ledger's balance ([`Guard::available_loss_ns`]).
 //!
-//! **Back-off.** Waits for processes' memory that is read back may take most of the allowed loss. Memory must then be
-//! idle twice, four times, ... as long as schemes ask before it is paged out ([`Guard::backoff`]). Before that, and
-//! without any refault, the monitor shows the age from which on memory stays away ([`Guard::least_age`]).
+//! **What stays away.** Where the monitor knows single pages, it shows the age from which on memory stays away, before
+//! any refault ([`Guard::least_age`]). Elsewhere waits for processes' memory that is read back may take most of the
+//! allowed loss: memory must then be idle twice, four times, ... as long as schemes ask ([`Guard::backoff`]).
 //!
 //! **Pools.** Memory of processes and the page cache each have their own rate and hold-off ([`Pool`]). Files that are
 //! read again thus do not delay the reclaim of idle process memory. If a limit is exceeded, the pool that caused most
@@ -73,7 +73,7 @@ use returns::Returns;
 
 pub use act_meter::{ActBudgetStatus, ActMeter, OnLoan, STEP, StepTime};
 pub use ledger::{Account, Ledger};
-pub use rate::{Pool, PoolStatus};
+pub use rate::{Pool, PoolStatus, Pools};
 pub use refaults::RefaultHistory;
 
 /// Default share of their time that targets may lose.
@@ -96,9 +96,6 @@ const RETURNS_IN_S: f64 = 300.0;
 const ACTING_PRIOR: (f64, f64) = (0.02, 4096.0);
 /// Half-life of the cost of acting on a page, in seconds.
 const ACTING_HALVES_IN_S: f64 = 60.0;
-
-/// Share of the allowed loss that predicted refaults may take, with the cost of acting on these pages again.
-const FOR_RETURNS: f64 = 0.75;
 
 /// Least CPU time per second that refaults are related to: a few refaults do not slow a target that runs less.
 const LEAST_CPU_PER_S: f64 = 0.02;
@@ -261,37 +258,6 @@ pub struct GuardStatus {
     pub backoff: u32,
 }
 
-/// Size of each pool, and the page cache's part of the waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pools {
-    /// Resident bytes of processes.
-    pub resident: u64,
-    /// Bytes of page cache, if schemes act on the page cache as well.
-    pub page_cache: Option<u64>,
-    /// Part of the waits that the page cache caused, 0 to 1; `None`: unknown.
-    pub cache_share: Option<f64>,
-}
-
-impl Pools {
-    /// Returns whether the common limit ratio stops `pool`: the pool caused most of it, or exceeds the limit alone.
-    fn is_over_limit_by(self, pool: Pool, limit_ratio: f64) -> bool {
-        let share = self.cache_share.map_or(1.0, |share| match pool {
-            Pool::Processes => 1.0 - share,
-            Pool::PageCache => share,
-        });
-        limit_ratio >= 1.0 && (share >= 0.5 || share * limit_ratio >= 1.0)
-    }
-
-    /// Returns pools with processes' memory only.
-    pub fn processes(resident: u64) -> Self {
-        Self {
-            resident,
-            page_cache: None,
-            cache_share: Some(0.0),
-        }
-    }
-}
-
 /// Controller that limits how fast schemes act.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
@@ -425,9 +391,15 @@ impl Guard {
         })
     }
 
-    /// Returns the factor on the idle time that schemes ask of processes' memory before it is paged out.
+    /// Returns the factor on the idle time that schemes ask of processes' memory before it is paged out. It is 1 where
+    /// refaults are predicted.
     pub fn backoff(&self) -> u32 {
-        self.backoff.factor()
+        let is_predicted = self.returns.nr_targets() > 0;
+        if is_predicted {
+            1
+        } else {
+            self.backoff.factor()
+        }
     }
 
     /// Takes in the idle times that ended in the interval of a snapshot.
@@ -443,8 +415,8 @@ impl Guard {
     }
 
     /// Returns the time for which memory of `target` must be idle before it is paged out, by what it has shown so far:
-    /// younger memory would be read back at a higher rate than the limits leave room for.
-    pub fn least_age(&self, target: TargetId) -> Nanos {
+    /// younger memory would be read back at too high a rate. Returns `None` if the cost of a refault is not known.
+    pub fn least_age(&self, target: TargetId) -> Option<Nanos> {
         // A page that returns was paged out before, and will be again.
         let (lost, pages) = self.acting;
         let cost = self.signals.refault_cost;
@@ -452,10 +424,15 @@ impl Guard {
         let cost = cost.map(|cost| cost.as_secs_f64() + acting);
         let share = self.max_slowdown_if_spent_in(RETURNS_IN_S);
         let by_slowdown = share.zip(cost.filter(|cost| *cost > 0.0));
-        let by_slowdown = by_slowdown.map(|(share, cost)| share * FOR_RETURNS / cost);
-        let by_number = self.limits.max_refaults_per_s.map(|limit| limit / 2.0);
+        let by_slowdown =
+            by_slowdown.map(|(share, cost)| share * self.backoff.for_returns() / cost);
+        let nr_targets = self.returns.nr_targets().max(1) as f64;
+        let by_number = self
+            .limits
+            .max_refaults_per_s
+            .map(|limit| limit / 2.0 / nr_targets);
         let pages_per_s = by_slowdown.into_iter().chain(by_number).reduce(f64::min);
-        pages_per_s.map_or(Nanos(0), |pages| self.returns.least_age(target, pages))
+        pages_per_s.map(|pages| self.returns.least_age(target, pages))
     }
 
     /// Returns whether nothing may be acted on now.

@@ -275,7 +275,7 @@ fn run(
     let started = session.now();
     let ends_at = duration.map_or(Nanos(u64::MAX), |duration| started + duration);
     let mut acting = begin(&mut session, spec, &mut items)?;
-    let of_guard = acting.iter().flat_map(crate::Acting::warnings);
+    let of_guard = acting.iter().flat_map(|acting| acting.warnings());
     let notes: Vec<String> = warnings(spec)
         .into_iter()
         .chain(problems)

@@ -35,7 +35,7 @@ export function reclaimCurve(place, container, curves) {
   };
   const head = ["idle for", "saved", "of resident", "refaults a second", "slower"];
   place.append(wide(table(head, rows(idle), "By threshold")));
-  if (backoff.at.length) place.append(wide(table(head, rows(backoff), "With back-off as under the guard: a refaulted page waits 4, then 16, then 64 times as long")));
+  if (backoff.at.length) place.append(wide(table(head, rows(backoff), "By the age that the guard gives single pages")));
 }
 
 /** Huge pages. @param {HTMLElement} place @param {import("./data.js").HugeJson} huge */

@@ -556,7 +556,7 @@ class ReclaimPoint(TypedDict):
 class ReclaimCurve(TypedDict):
     """The result."""
 
-    # The second curve at some thresholds: a refaulted page waits four times as long, then sixteen and sixty-four times.
+    # The second curve at some thresholds: a page waits longer, by the square of one plus the number of its idle times that ended.
     backoff_points: list[ReclaimPoint]
     # The smallest threshold within the limit; `null` without such a threshold or without a limit.
     chosen: NotRequired[ReclaimPoint | None]

@@ -158,7 +158,7 @@ fn costs(suite: &Suite) -> TextTable {
 
 fn like_for_like(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
-    for published in &PUBLISHED {
+    for published in PUBLISHED {
         let Some(metric) = METRICS.iter().position(|m| m.name == published.metric) else {
             continue;
         };
@@ -219,7 +219,7 @@ fn published_worst(table: &EvaluationTable, column: usize) -> Option<f64> {
 
 fn by_name(suite: &Suite) -> TextTable {
     let mut rows = Vec::new();
-    for published in &PUBLISHED {
+    for published in PUBLISHED {
         let Some(metric) = METRICS.iter().position(|m| m.name == published.metric) else {
             continue;
         };

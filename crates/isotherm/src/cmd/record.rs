@@ -218,7 +218,7 @@ fn begin(
     // The calibration loads a BPF program of its own, while this process still has the privileges.
     let calibrating = Calibrating::start(spec);
     let acting = isotherm_session::begin(session, spec, &mut items)?;
-    for warning in acting.iter().flat_map(Acting::warnings) {
+    for warning in acting.iter().flat_map(|acting| acting.warnings()) {
         warn!("{warning}");
     }
     let mut recording = Recording {

@@ -255,31 +255,26 @@ impl ProcessActuator {
         Ok(outcomes)
     }
 
-    /// Skips pages whose accessed bit is set. Of regions it clears the bit, too: either the page was touched just now, or
-    /// its bit was not yet sampled, and a page that is still idle the next time has a clear bit then. The bits of pages
-    /// that operations name were sampled.
+    /// Skips pages whose accessed bit is set. Unless operations name pages, whose bits were sampled, it clears the bit:
+    /// either the page was touched just now, or its bit was not yet sampled. A page that is still idle the next time has
+    /// a clear bit then.
     fn give_second_chance(
         &mut self,
         target: TargetId,
         operations: &[Operation],
         blocks: &mut [Block],
     ) -> Result<()> {
-        let is_of_region = |block: &&Block| {
-            let mut overlapping = operations
+        if operations.iter().any(|operation| operation.pages.is_none()) {
+            let mut touched: Vec<Block> = blocks
                 .iter()
-                .filter(|o| o.range.intersection(block.range()).is_some());
-            overlapping.any(|operation| operation.pages.is_none())
-        };
-        let mut touched: Vec<Block> = blocks
-            .iter()
-            .filter(|block| !bits::is_empty(&bits::and(&block.wanted, &block.accessed)))
-            .filter(is_of_region)
-            .cloned()
-            .collect();
-        for block in &mut touched {
-            block.wanted = bits::and(&block.wanted, &block.accessed);
+                .filter(|block| !bits::is_empty(&bits::and(&block.wanted, &block.accessed)))
+                .cloned()
+                .collect();
+            for block in &mut touched {
+                block.wanted = bits::and(&block.wanted, &block.accessed);
+            }
+            self.make_old(target, &mut touched)?;
         }
-        self.make_old(target, &mut touched)?;
         for block in blocks {
             let accessed = block.accessed;
             block.refuse(&accessed, Refusal::Kept);

@@ -5,63 +5,51 @@ use serde::{Deserialize, Serialize};
 use super::Context;
 use crate::guard::{ActMeter, Pool};
 
-/// The limit that binds the schemes of a context now. Where several would, it is the first of this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum BoundBy {
-    /// Acting is paused.
-    Paused,
-    /// Watermarks deactivate every scheme.
-    Watermarks,
-    /// The goal is reached.
-    Goal,
-    /// The guard has stopped the schemes.
-    Guard,
-    /// The bytes that the guard allows for this second are used up.
-    Rate,
-    /// The CPU budget of acting is used up.
-    CpuBudget,
-    /// The time that targets may lose is used up.
-    AllowedLoss,
-    /// Acting goes on, in steps of at most 50 ms.
-    Speed,
-    /// The quota of a scheme is used up.
-    Quota,
-    /// No further memory matches the schemes.
-    Memory,
+macro_rules! bounds {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// The limit that binds the schemes of a context now. Where several would, it is the first of this order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "snake_case")]
+        pub enum BoundBy {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl BoundBy {
+            /// All values, in their order.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Returns its name in results.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl BoundBy {
-    /// All values, in their order.
-    pub const ALL: [Self; 10] = [
-        Self::Paused,
-        Self::Watermarks,
-        Self::Goal,
-        Self::Guard,
-        Self::Rate,
-        Self::CpuBudget,
-        Self::AllowedLoss,
-        Self::Speed,
-        Self::Quota,
-        Self::Memory,
-    ];
-
-    /// Returns its name in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Paused => "paused",
-            Self::Watermarks => "watermarks",
-            Self::Goal => "goal",
-            Self::Guard => "guard",
-            Self::Rate => "rate",
-            Self::CpuBudget => "cpu_budget",
-            Self::AllowedLoss => "allowed_loss",
-            Self::Speed => "speed",
-            Self::Quota => "quota",
-            Self::Memory => "memory",
-        }
-    }
+bounds! {
+    /// Acting is paused.
+    Paused = "paused",
+    /// Watermarks deactivate every scheme.
+    Watermarks = "watermarks",
+    /// The goal is reached.
+    Goal = "goal",
+    /// The guard has stopped the schemes.
+    Guard = "guard",
+    /// The bytes that the guard allows for this second are used up.
+    Rate = "rate",
+    /// The CPU budget of acting is used up.
+    CpuBudget = "cpu_budget",
+    /// The time that targets may lose is used up.
+    AllowedLoss = "allowed_loss",
+    /// Acting goes on, in steps of at most 50 ms.
+    Speed = "speed",
+    /// The quota of a scheme is used up.
+    Quota = "quota",
+    /// No further memory matches the schemes.
+    Memory = "memory",
 }
 
 impl Context {

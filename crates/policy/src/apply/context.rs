@@ -303,7 +303,8 @@ impl Context {
             self.guard.look(snapshot);
             if snapshot.idle_ends.is_some() {
                 let target = snapshot.target;
-                facts.out_age.insert(target, self.guard.least_age(target));
+                let least = self.guard.least_age(target);
+                facts.out_age.extend(least.map(|least| (target, least)));
             }
         }
         let mut plan = self.schemes.plan(now, snapshots, &facts);

@@ -6,9 +6,7 @@
 //! most from the oldest pages. It wastes the loss on pages that schemes have just begun to ask for.
 //!
 //! Approach: the least age for a page-out is the scheme's, times a factor. The factor is 1 at first. It doubles if
-//! waits for memory that was read back take most of the allowed loss, and halves if they take little of it. If a part
-//! of a [target's](isotherm_engine::RefaultRate) pages was read back lately, its factor is divided by the square of the
-//! part that stayed away.
+//! waits for memory that was read back take most of the allowed loss, and halves if they take little of it.
 
 use isotherm_engine::address::Nanos;
 
@@ -51,6 +49,12 @@ impl Backoff {
             self.exponent -= 1;
             self.changed = now;
         }
+    }
+
+    /// Returns the share of the allowed loss that predicted refaults may take, with the cost of acting on these pages
+    /// again: less while waits exceed it, as no prediction knows memory that leaves no swap entry.
+    pub(super) fn for_returns(&self) -> f64 {
+        MUCH * ((MUCH * self.allowed).max(1.0) / self.waited.max(1.0)).min(1.0)
     }
 
     pub(super) fn factor(&self) -> u32 {

@@ -146,3 +146,34 @@ impl Rate {
         }
     }
 }
+
+/// Size of each pool, and the page cache's part of the waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pools {
+    /// Resident bytes of processes.
+    pub resident: u64,
+    /// Bytes of page cache, if schemes act on the page cache as well.
+    pub page_cache: Option<u64>,
+    /// Part of the waits that the page cache caused, 0 to 1; `None`: unknown.
+    pub cache_share: Option<f64>,
+}
+
+impl Pools {
+    /// Returns whether the common limit ratio stops `pool`: the pool caused most of it, or exceeds the limit alone.
+    pub(super) fn is_over_limit_by(self, pool: Pool, limit_ratio: f64) -> bool {
+        let share = self.cache_share.map_or(1.0, |share| match pool {
+            Pool::Processes => 1.0 - share,
+            Pool::PageCache => share,
+        });
+        limit_ratio >= 1.0 && (share >= 0.5 || share * limit_ratio >= 1.0)
+    }
+
+    /// Returns pools with processes' memory only.
+    pub fn processes(resident: u64) -> Self {
+        Self {
+            resident,
+            page_cache: None,
+            cache_share: Some(0.0),
+        }
+    }
+}

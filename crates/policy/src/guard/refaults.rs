@@ -154,7 +154,7 @@ impl RefaultHistory {
 }
 
 /// Returns whether the history applies to `operation`. Schemes about memory in use are executed as configured, and
-/// single pages that were read back have their own protection ([`isotherm_engine::monitor::idle_pages`]).
+/// single pages have an age of their own ([`isotherm_engine::monitor::idle_pages`]).
 fn is_meant(operation: &Operation) -> bool {
     operation.action == Action::Pageout && operation.idle_only && operation.pages.is_none()
 }

@@ -11,7 +11,8 @@
 //! An idle time has no rate of its own until the target was watched for four times as long: its rate counts as half of
 //! the rate of half the idle time, or more. This is the law of many programs, in which few pages stay away for good.
 //!
-//! Limits: the past is a prediction.
+//! Limits: the past is a prediction. Pages that leave no swap entry (files, shared memory) are not counted when they
+//! return. A page that was swapped out, freed and used anew counts.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +22,8 @@ use isotherm_engine::snapshot::{Snapshot, TargetId};
 
 /// Half-life of the counts, in seconds.
 const HALVE_AFTER: f64 = 30.0;
-/// Number of idle times that are tried, from 1 s to about a day.
-const AGES: usize = 34;
+/// Number of idle times that are tried, from 1 s to 13 hours.
+const AGES: usize = 32;
 
 /// Pages a second by target and idle time.
 #[derive(Clone, Debug, Default)]
@@ -30,23 +31,13 @@ pub(super) struct Returns {
     targets: BTreeMap<TargetId, Rates>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Rates {
     seconds: f64,
     /// Time for which the target has been watched.
     watched: Nanos,
     /// Pages whose idleness ended after at least 1 s, 1.4 s, 2 s and so on.
     pages: [f64; AGES],
-}
-
-impl Default for Rates {
-    fn default() -> Self {
-        Self {
-            seconds: 0.0,
-            watched: Nanos(0),
-            pages: [0.0; AGES],
-        }
-    }
 }
 
 impl Returns {
@@ -81,6 +72,10 @@ impl Returns {
             shorter = pages;
         }
         seconds_of(rates.pages.len())
+    }
+
+    pub(super) fn nr_targets(&self) -> usize {
+        self.targets.len()
     }
 
     pub(super) fn forget(&mut self, target: TargetId) {

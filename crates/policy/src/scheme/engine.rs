@@ -155,8 +155,9 @@ impl SchemeEngine {
             if let Some(state) = self.states.get_mut(operation.scheme) {
                 state.account(operation, outcome);
             }
+            // Restarting the age of a few pages that stayed is not worth forgetting that of all that went.
             let is_out = operation.action == Action::Pageout
-                && outcome.applied >= operation.bytes
+                && outcome.applied >= operation.bytes / 2
                 && self.predicted.contains(&operation.target);
             if operation.action == Action::Stat || is_out {
                 continue;

@@ -58,7 +58,7 @@ pub(super) struct Asked {
     /// Least age of memory for schemes about idle memory.
     pub(super) at_least: Nanos,
     /// Factor on the age that page-out schemes ask for.
-    pub(super) older: f64,
+    pub(super) older: u32,
     /// Least age for page-out schemes.
     pub(super) out_age: Nanos,
 }
@@ -99,21 +99,15 @@ pub(super) fn metrics_of(goal: &Goal, scheme: usize) -> Vec<Metric> {
 }
 
 impl SystemFacts {
-    /// Returns the factor on the age that schemes ask of `target`'s memory before it is paged out. It is 1 without
-    /// back-off, and where the idle times of the target's own memory give the age.
-    fn older(&self, target: TargetId) -> f64 {
-        if target == PAGE_CACHE || self.out_age.contains_key(&target) {
-            return 1.0;
-        }
-        f64::from(self.backoff.max(1))
-    }
-
-    /// Returns the demands on ages of `target`'s memory beyond those of schemes.
+    /// Returns the demands on ages of `target`'s memory beyond those of schemes. There is no back-off where the idle
+    /// times of the target's own memory give the age.
     pub(super) fn asked(&self, target: TargetId) -> Asked {
+        let out_age = self.out_age.get(&target).copied();
+        let backs_off = target != PAGE_CACHE && out_age.is_none();
         Asked {
             at_least: self.least_age.get(&target).copied().unwrap_or_default(),
-            older: self.older(target),
-            out_age: self.out_age.get(&target).copied().unwrap_or_default(),
+            older: if backs_off { self.backoff.max(1) } else { 1 },
+            out_age: out_age.unwrap_or_default(),
         }
     }
 

@@ -127,14 +127,12 @@ impl PatternForSamples {
 
     /// Multiplies the least age by `factor`; a least age in time counts as one second at least.
     #[must_use]
-    pub(super) fn older_by(mut self, factor: f64) -> Self {
-        if factor > 1.0 {
-            if self.intervals.min == 0 {
-                let least = self.time.min.0.max(1_000_000_000);
-                self.time.min = Nanos((least as f64 * factor) as u64);
-            }
-            self.intervals.min = (f64::from(self.intervals.min) * factor) as u32;
+    pub(super) fn older_by(mut self, factor: u32) -> Self {
+        if factor > 1 && self.intervals.min == 0 {
+            let least = self.time.min.0.max(1_000_000_000);
+            self.time.min = Nanos(least.saturating_mul(factor.into()));
         }
+        self.intervals.min = self.intervals.min.saturating_mul(factor);
         self
     }
 

@@ -1,5 +1,5 @@
-//! The second curve: a page whose idle times ended waits longer, as under the guard ([`PageAgeRule::ByEnds`]). A page
-//! that was absent for a time counts as new.
+//! The second curve: a page whose idle times ended waits longer, as single pages do under the guard
+//! ([`PageAgeRule::ByEnds`]). A page that was absent for a time counts as new.
 
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ impl Backoff {
         ended: &mut Ended,
     ) {
         let halvings = u16::try_from(end.0 / ENDS_HALVE_AFTER.0).unwrap_or(u16::MAX);
-        let due = u32::from(halvings - ended.halvings);
+        let due = u32::from(halvings.saturating_sub(ended.halvings));
         (ended.nr, ended.halvings) = (ended.nr.checked_shr(due).unwrap_or(0), halvings);
         let age = PageAgeRule::ByEnds.age(length, ended.nr.into());
         for (sums, threshold) in self.0.iter_mut().zip(THRESHOLDS) {

@@ -55,7 +55,12 @@ impl Render for EthpCurveReport {
         writeln!(out, "{}\n", self.facts(style))?;
         let heads = "POLICY|HUGE>|WASTE>|OF RESIDENT>|OF ALWAYS>|COVERAGE>";
         Table::of(heads, self.shown(style)).write(out)?;
-        writeln!(out, "\n{}\n\n{COVERAGE}.", self.choice(style))
+        writeln!(
+            out,
+            "\n{}.\n\n{COVERAGE}.\n\n{}",
+            self.choice(style),
+            self.verdict()
+        )
     }
 
     fn svg(&self) -> String {
@@ -109,7 +114,8 @@ impl Render for EthpCurveReport {
     fn html(&self) -> String {
         let style = Style::default();
         let mut html = page::start("Huge pages", &self.record);
-        html += &page::figure(TITLE, &self.choice(&style), &self.svg());
+        let note = format!("{}. {}", self.choice(&style), self.verdict());
+        html += &page::figure(TITLE, &note, &self.svg());
         let heads = "Policy|In huge pages|Waste|Of resident|Of always' waste|Coverage";
         html += &Table::of(heads, self.shown(&style)).html("By policy", &self.facts(&style));
         let _ = writeln!(html, "<p>{COVERAGE}.</p>");
@@ -195,7 +201,33 @@ impl EthpCurveReport {
             units::format_share(bound)
         )
     }
+
+    /// Returns what to do: the least bound that keeps most of what huge pages everywhere cover.
+    fn verdict(&self) -> String {
+        let (always, percent) = (&self.always, |share: f64| 100.0 * share);
+        let is_good = |point: &EthpPoint| point.coverage >= MOST * always.coverage;
+        let bounds = self.points.iter();
+        let mut bounds = bounds.filter_map(|point| Some((point.max_waste?, point)));
+        let text = match bounds.find(|(_, point)| is_good(point)) {
+            _ if always.coverage < LITTLE => "small pages (huge ones cover little)",
+            _ if always.waste_share < LITTLE => "huge pages everywhere (they waste little)",
+            Some((bound, point)) if point.waste_of_always < MOST => &format!(
+                "isotherm run --preset ethp --max-waste {} ({:.0} % of the coverage of huge pages everywhere, {:.0} % of \
+                 their waste)",
+                units::format_share(bound),
+                percent(point.coverage / always.coverage),
+                percent(point.waste_of_always)
+            ),
+            _ => "isotherm thp --try (no bound saves much of the waste and keeps the coverage)",
+        };
+        format!("Verdict: {text}.")
+    }
 }
+
+/// Part of the coverage of huge pages everywhere that a good bound keeps.
+const MOST: f64 = 0.8;
+/// Coverage, and waste by resident memory, that count as little.
+const LITTLE: f64 = 0.02;
 
 fn y(share: f64) -> f64 {
     HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share.clamp(0.0, 1.0)

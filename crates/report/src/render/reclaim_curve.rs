@@ -26,7 +26,7 @@ impl Tabulate for ReclaimCurveReport {
         column(
             "policy",
             Name,
-            "`idle`: each page is taken once it was idle for this time. `backoff`: refaulted pages later.",
+            "`idle`: each page is taken once it was idle for this time. `backoff`: pages by the guard's age.",
         ),
         column("threshold_ns", U64, "Minimum idle time."),
         column("saved_byte_seconds", F64, "Bytes times seconds."),
@@ -89,8 +89,8 @@ impl Render for ReclaimCurveReport {
             let backed_off: Vec<&ReclaimPoint> = backed_off.collect();
             frame.line(&mut svg, 0, "saved, of resident (left)", &points, saved);
             frame.line(&mut svg, 1, "slowdown (right)", &points, slowdown);
-            frame.line(&mut svg, 2, "saved, if accessed wait", &backed_off, saved);
-            frame.line(&mut svg, 3, "slowdown, if they do", &backed_off, slowdown);
+            frame.line(&mut svg, 2, "saved, by age of pages", &backed_off, saved);
+            frame.line(&mut svg, 3, "slowdown, by that age", &backed_off, slowdown);
         }
         svg + "</svg>\n"
     }
@@ -103,7 +103,8 @@ impl Render for ReclaimCurveReport {
         let heads = "Idle for|Saved, mean|Of resident|Steady|Refaults/s|Slowdown";
         html += &table(heads, self.shown(), &style).html("By threshold", &self.facts(&style));
         let backed_off = self.backoff_points.iter().copied();
-        html + &table(heads, backed_off, &style).html("Where accessed pages wait", BACKOFF)
+        html + &table(heads, backed_off, &style)
+            .html("By the age that the guard gives single pages", BACKOFF)
     }
 }
 

@@ -334,7 +334,7 @@ impl ContextActing {
         let meters = &mut self.by.meters;
         let before = process_cpu();
         items.extend(meters.observe(now, session, guard, drops_cache, actuator));
-        // The guard looks after what was done. Watching less would not save that, and neither the cost of compression.
+        // That is no cost of watching, and neither is compressing pages.
         let observed = process_cpu().since(before);
         session.charge(CpuAccount::Acting, observed);
         let is_due = self.goes_on_at().is_some_and(|at| at <= now);

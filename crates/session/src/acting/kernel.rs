@@ -127,7 +127,7 @@ impl Acts for KernelActing {
         all.fold(Nanos(0), |sum, cpu| sum + cpu)
     }
 
-    fn tune(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()> {
+    fn exchange(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()> {
         for (context, acting) in self.contexts.iter().zip(&of_all) {
             context.meters.can_set(acting.limits)?;
             SchemeEngine::new(acting.schemes.clone())?;
@@ -154,7 +154,7 @@ impl Acts for KernelActing {
         anyhow::bail!("the kernel's DAMON knows nothing of pods; act by `--world linux`")
     }
 
-    fn set_paused(&mut self, at: usize, is_paused: bool) {
+    fn set_context_paused(&mut self, at: usize, is_paused: bool) {
         self.contexts[at].is_paused = is_paused;
         self.contexts[at].next = Nanos(0);
     }

@@ -22,6 +22,8 @@ mod system;
 mod taken;
 mod waits;
 
+use std::ops::{Deref, DerefMut};
+
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, SessionSpec, World};
 use isotherm_engine::Nanos;
@@ -50,17 +52,50 @@ pub struct Acting {
     by: Box<dyn Acts>,
 }
 
-/// An executor of a session's schemes; [`Acting`] documents its methods.
-trait Acts {
+/// An executor of a session's schemes.
+pub trait Acts {
+    /// Returns remarks for the user on the guard, one sentence each.
     fn warnings(&self) -> Vec<String>;
+    /// Acts on `items`, which the session has just yielded, and appends the results.
+    ///
+    /// # Errors
+    /// Fails if this machine refuses to act.
     fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()>;
+    /// Takes the session's last items, before it is summed up.
     fn finish(&mut self, _session: &mut Session, _items: &[Item]) {}
+    /// Returns the time of the next work that needs no new snapshot: to continue an unfinished plan, or to check
+    /// watermarks.
     fn wake_at(&self, now: Nanos) -> Option<Nanos>;
+    /// Returns the state of acting.
     fn status(&self) -> ActingStatus<'_>;
+    /// Returns the CPU time of acting.
     fn cpu(&self) -> Nanos;
-    fn tune(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()>;
-    fn set_paused(&mut self, at: usize, is_paused: bool);
+    /// Exchanges schemes and limits: one specification for each context.
+    ///
+    /// # Errors
+    /// Fails if something cannot be set; everything then stays as it is.
+    fn exchange(&mut self, of_all: Vec<ActingSpec>, session: &mut Session) -> anyhow::Result<()>;
+    /// Stops acting in one context, or resumes it.
+    fn set_context_paused(&mut self, at: usize, is_paused: bool);
+    /// Limits acting to processes of these pods from now on. Plans for others are dropped.
+    ///
+    /// # Errors
+    /// Fails if the kernel acts, which knows nothing of pods.
     fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()>;
+}
+
+impl Deref for Acting {
+    type Target = dyn Acts;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.by
+    }
+}
+
+impl DerefMut for Acting {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.by
+    }
 }
 
 impl Acting {
@@ -76,30 +111,6 @@ impl Acting {
         Ok(Self { by })
     }
 
-    /// Returns remarks for the user on the guard, one sentence each.
-    pub fn warnings(&self) -> Vec<String> {
-        self.by.warnings()
-    }
-
-    /// Acts on `items`, which the session has just yielded, and appends the results.
-    ///
-    /// # Errors
-    /// Fails if this machine refuses to act.
-    pub fn step(&mut self, session: &mut Session, items: &mut Vec<Item>) -> anyhow::Result<()> {
-        self.by.step(session, items)
-    }
-
-    /// Takes the session's last items, before it is summed up.
-    pub fn finish(&mut self, session: &mut Session, items: &[Item]) {
-        self.by.finish(session, items);
-    }
-
-    /// Returns the time of the next work that needs no new snapshot: to continue an unfinished plan, or to check
-    /// watermarks.
-    pub fn wake_at(&self, now: Nanos) -> Option<Nanos> {
-        self.by.wake_at(now)
-    }
-
     /// Returns the results so far in one line, for a terminal.
     pub fn headline(&self) -> String {
         self.status().headline(self.by.cpu())
@@ -108,11 +119,6 @@ impl Acting {
     /// Returns the results so far.
     pub fn summary(&self) -> ActingSummary {
         self.status().summary(self.by.cpu())
-    }
-
-    /// Returns the state of acting.
-    pub fn status(&self) -> ActingStatus<'_> {
-        self.by.status()
     }
 
     /// Exchanges schemes and limits of all contexts while running. The specification must have the same number of
@@ -130,7 +136,7 @@ impl Acting {
             "{nr} contexts are at work, and {} are given",
             of_all.len()
         );
-        self.by.tune(of_all, session)
+        self.exchange(of_all, session)
     }
 
     /// Stops acting in all contexts, or resumes it.
@@ -138,19 +144,6 @@ impl Acting {
         for at in 0..self.nr_contexts() {
             self.set_context_paused(at, is_paused);
         }
-    }
-
-    /// Stops acting in one context, or resumes it.
-    pub fn set_context_paused(&mut self, at: usize, is_paused: bool) {
-        self.by.set_paused(at, is_paused);
-    }
-
-    /// Limits acting to processes of these pods from now on. Plans for others are dropped.
-    ///
-    /// # Errors
-    /// Fails if the kernel acts, which knows nothing of pods.
-    pub fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()> {
-        self.by.permit_only(pods)
     }
 
     fn nr_contexts(&self) -> usize {

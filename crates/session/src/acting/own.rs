@@ -214,7 +214,7 @@ impl Acts for OwnActing {
         self.cpu
     }
 
-    fn tune(&mut self, of_all: Vec<ActingSpec>, _session: &mut Session) -> anyhow::Result<()> {
+    fn exchange(&mut self, of_all: Vec<ActingSpec>, _session: &mut Session) -> anyhow::Result<()> {
         for (context, acting) in self.contexts.iter().zip(&of_all) {
             context.by.meters.can_set(acting.limits)?;
             SchemeEngine::new(acting.schemes.clone())?;
@@ -225,7 +225,7 @@ impl Acts for OwnActing {
         Ok(())
     }
 
-    fn set_paused(&mut self, at: usize, is_paused: bool) {
+    fn set_context_paused(&mut self, at: usize, is_paused: bool) {
         self.contexts[at].context.set_paused(is_paused);
     }
 

@@ -10,7 +10,8 @@
 //! others are found later.
 //!
 //! Limits: an unmapped page of a file is kept until the target ends. A page that was freed and used anew counts as read
-//! back, if the target has had as many major faults since all blocks were read, or the machine has swapped in as much.
+//! back if there were faults enough since its block was read: major faults of the target, or pages that the machine
+//! swapped in.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +38,8 @@ struct OfTarget {
     blocks: BTreeMap<u64, Out>,
     bytes: u64,
     next: u64,
-    /// Faults that may have read back pages that were not found yet.
-    faults: u64,
+    /// Faults of this round and of the last one that may have read back pages that were not found yet.
+    faults: [u64; 2],
 }
 
 impl Taken {
@@ -80,14 +81,16 @@ impl Taken {
         addresses.sort_unstable();
         let mut returned = 0;
         let is_alive = read(&addresses, &mut |facts| returned += of.see(facts));
-        of.faults += faults;
-        returned = returned.min(of.faults);
+        of.faults[0] += faults;
+        returned = returned.min(of.faults[0] + of.faults[1]);
+        let of_last = returned.min(of.faults[1]);
+        of.faults = [of.faults[0] - (returned - of_last), of.faults[1] - of_last];
         // Faults that a whole round does not explain had another reason.
-        of.faults = match of.faults - returned {
-            _ if is_all => 0,
-            left if is_round => left.min(faults),
-            left => left,
-        };
+        if is_all {
+            of.faults = [0; 2];
+        } else if is_round {
+            of.faults = [0, of.faults[0]];
+        }
         is_alive.then_some(returned)
     }
 }

@@ -42,6 +42,9 @@ const SAMPLES: usize = 5;
 /// least.
 const SCAN_SHARE: f64 = 10.0;
 const SCAN_LEAST: usize = 64;
+/// Least time of reading a block, and the cost of a refault where it is not known, in nanoseconds.
+const LEAST_BLOCK_NS: f64 = 250.0;
+const UNKNOWN_COST_NS: f64 = 5000.0;
 /// Number of targets up to which all are scanned each time.
 const FEW: usize = 16;
 /// Number of targets that are scanned each time if there are more than [`FEW`]: those with the most memory paged out.
@@ -228,7 +231,7 @@ impl Waits {
         let before = std::mem::replace(&mut self.pressure_us, stalled);
         if let Some((stalled, before)) = stalled.zip(before) {
             let stalled = Nanos::from_micros(stalled.saturating_sub(before));
-            waited.stall(waited.due_to_refaults(stalled));
+            waited.stall(part_of(waited.refaults, waited.major_faults, stalled));
         }
         waited
     }
@@ -340,7 +343,7 @@ impl Waits {
             return;
         };
         let paged_out = self.paged_out.remove(&target).unwrap_or(0);
-        let is_out = paged_out > 0 || self.out.get(&target).is_some_and(|out| *out > 0);
+        let is_out = self.out.get(&target).is_some_and(|out| *out > 0);
         let swap = || process.usage().ok().map(|usage| usage.swap);
         let delays = self.delays.as_ref();
         let seen = Seen {
@@ -380,9 +383,10 @@ impl Waits {
         if faults.all == 0 || out == 0 {
             return Some(0);
         }
+        let cost = self.cost().map_or(UNKNOWN_COST_NS, |cost| cost.0 as f64);
+        let lost_ns = faults.major as f64 * cost;
+        let most = (lost_ns / SCAN_SHARE / self.block_ns.max(LEAST_BLOCK_NS)) as usize;
         let faults = faults.major.max(faults.read);
-        let lost_ns = faults.saturating_mul(self.cost().unwrap_or_default().0);
-        let most = (lost_ns as f64 / SCAN_SHARE / self.block_ns.max(1.0)) as usize;
         let (before, mut nr) = (process_cpu(), 0);
         let found = self
             .taken
@@ -403,20 +407,16 @@ impl Waits {
         (before, seen): (&Seen, &Seen),
         refaults: u64,
     ) {
-        let of_target = Waited {
-            refaults,
-            major_faults: Faults::between(before, seen).major,
-            ..Waited::default()
-        };
+        let majors = Faults::between(before, seen).major;
         waited.refaults += refaults;
-        waited.major_faults += of_target.major_faults;
+        waited.major_faults += majors;
         let elapsed = seen.at.since(before.at);
         let cpu_s = seen.progress.cpu.since(before.progress.cpu).as_secs_f64();
         if elapsed.0 > 0 {
             self.running.insert(target, cpu_s / elapsed.as_secs_f64());
         }
         let delayed = seen.delay.zip(before.delay);
-        let delayed = delayed.map(|(now, before)| of_target.due_to_refaults(now.since(before)));
+        let delayed = delayed.map(|(now, before)| part_of(refaults, majors, now.since(before)));
         let counted = self.cost().map(|cost| Nanos(refaults * cost.0));
         if let Some(worst) = delayed.max(counted) {
             waited.together = Some(waited.together.unwrap_or_default() + worst);
@@ -455,13 +455,13 @@ impl Faults {
     }
 }
 
-impl Waited {
-    /// Returns the part of a wait that is due to refaults: schemes are not the cause of the rest.
-    fn due_to_refaults(&self, wait: Nanos) -> Nanos {
-        let faults = self.major_faults.max(self.refaults).max(1);
-        Nanos((wait.0 as f64 * self.refaults as f64 / faults as f64) as u64)
-    }
+/// Returns the part of a wait that is due to refaults: schemes are not the cause of the rest.
+fn part_of(refaults: u64, major_faults: u64, wait: Nanos) -> Nanos {
+    let faults = major_faults.max(refaults).max(1);
+    Nanos((wait.0 as f64 * refaults as f64 / faults as f64) as u64)
+}
 
+impl Waited {
     /// Raises the waits to the time that pressure shows.
     fn stall(&mut self, time: Nanos) {
         self.together = self.together.max(Some(time));

@@ -475,7 +475,7 @@ impl Metrics<'_> {
             let Some(binding) = of_context.bound_by else {
                 continue;
             };
-            for by in BoundBy::ALL {
+            for by in BoundBy::ALL.iter().copied() {
                 let labels = [("context", context.as_str()), ("by", by.name())];
                 page.sample(&labels, u64::from(by == binding));
             }

@@ -26,8 +26,8 @@ pub struct SimActuator<'a> {
 
 impl<'a> SimActuator<'a> {
     /// Returns an actuator for `machine`. Ranges are of physical addresses if it `is_physical`. If `spare_accessed`,
-    /// schemes about idle memory keep pages that were accessed since their bit was cleared, and clear the bit. This is
-    /// for monitors that clear every page's bit.
+    /// schemes about idle memory keep pages that were accessed since their bit was cleared, and clear the bit unless they
+    /// name pages. This is for monitors that clear every page's bit.
     pub fn new(machine: &'a mut SimMachine, is_physical: bool, spare_accessed: bool) -> Self {
         Self {
             machine,
@@ -172,7 +172,9 @@ impl SimActuator<'_> {
             return (Err(why.into()), pages);
         }
         if operation.idle_only && self.spare_accessed && self.machine.is_accessed(page) {
-            self.machine.clear(page);
+            if operation.pages.is_none() {
+                self.machine.clear(page);
+            }
             return (Err(Refusal::Kept), pages);
         }
         if operation.action == Action::Nohugepage {

@@ -47,12 +47,12 @@ impl TokenBucket {
         let paid = total - self.last_cost.replace(total).unwrap_or(total);
         // If intervals are longer than that, the limit is the share of an interval.
         let most = self.share * (SAVED_SECONDS * 1e9).max(elapsed);
-        let before = self.balance_ns;
-        self.balance_ns = (before + elapsed * self.share - paid).clamp(-most, most);
+        let earned = elapsed * self.share;
+        self.balance_ns = (self.balance_ns + earned - paid).clamp(-most, most);
         let factor = match self.balance_ns {
             debt if debt >= 0.0 => FASTER,
-            // It is being paid back: more would slow the work beyond what the share demands.
-            debt if debt > before => 1.0,
+            // A debt is being paid back: more would slow the work beyond what the share demands.
+            _ if paid < earned => 1.0,
             _ => SLOWER,
         };
         self.slowness = (self.slowness * factor).clamp(1.0, SLOWNESS_MAX);
@@ -125,10 +125,10 @@ mod tests {
                 ..Cost::default()
             };
             bucket.charge(charges.next().expect("no end"), &cost);
-            (bucket.slowness * 100.0).round()
+            (bucket.slowness * 100.0).round() as u32
         };
-        assert_eq!([0, 100, 20].map(&mut slowness), [100.0, 110.0, 121.0]);
-        assert_eq!([5; 5].map(&mut slowness), [121.0; 5], "30 ms are due");
-        assert!([5; 3].map(&mut slowness)[2] < 121.0);
+        assert_eq!([0, 100, 20].map(&mut slowness), [100, 110, 121]);
+        assert_eq!([5; 5].map(&mut slowness), [121; 5], "30 ms are due");
+        assert!([5; 3].map(&mut slowness)[2] < 121);
     }
 }

@@ -308,12 +308,10 @@ impl TableMonitor {
         self.estimate_the_rest();
         let ticks = self.ticks(now);
         let halvings = now.since(self.started).0 / ENDS_HALVE_AFTER.0;
-        let halves = std::mem::replace(&mut self.nr_halvings, halvings) < halvings;
+        let due = halvings - std::mem::replace(&mut self.nr_halvings, halvings);
         for target in self.targets.values_mut() {
             for block in &mut target.blocks {
-                if halves {
-                    block.halve_ends();
-                }
+                block.halve_ends(due);
                 block.update_states(ticks, target.hides_accesses);
             }
         }

@@ -6,7 +6,7 @@ use crate::address::{Nanos, PAGES_PER_BLOCK};
 use crate::monitor::bits::{self, Bitmap, NONE, and, and_not, has, is_empty, or};
 use crate::monitor::frames::PageAge;
 use crate::monitor::idle_ends::IdleEnds;
-use crate::monitor::idle_pages::{COUNTED_FROM, IdlePages, PageAgeRule};
+use crate::monitor::idle_pages::{COUNTED_FROM, ENDS_MAX, IdlePages, PageAgeRule};
 use crate::monitor::page_since::{PageSince, UNIT, nanos_of};
 
 impl Block {
@@ -15,18 +15,17 @@ impl Block {
         if let Some(ends) = &mut self.ends {
             ends.keep(there);
         }
-        self.ends.take_if(|ends| ends.is_empty());
     }
 
-    /// Halves the numbers of ended idle times.
-    pub(in super::super) fn halve_ends(&mut self) {
+    /// Halves the numbers of ended idle times, so many times.
+    pub(in super::super) fn halve_ends(&mut self, times: u64) {
         if let Some(ends) = &mut self.ends {
-            ends.halve();
+            (0..times.min(4)).for_each(|_| ends.halve());
         }
     }
 
-    /// Adds the idle times until `now`, the beginning of the interval, of pages that `facts` show accessed, swapped-out
-    /// pages included. It is called before the block takes in the facts.
+    /// Adds the idle times until `now`, the beginning of the interval, of pages that `facts` show accessed, pages that
+    /// were out included. It is called before the block takes in the facts.
     pub(in super::super) fn count_idle_ends(
         &mut self,
         facts: &BlockFacts,
@@ -34,6 +33,11 @@ impl Block {
         (now, ages): (u32, PageAgeRule),
         counts: &mut IdleEnds,
     ) {
+        if self.huge || facts.huge {
+            // One bit tells of all pages.
+            self.ends = None;
+            return;
+        }
         let is_idle = self.states & 0xAAAA_AAAA_AAAA_AAAA != 0xAAAA_AAAA_AAAA_AAAA;
         if self.page_since.is_none() && !is_idle {
             return;
@@ -71,8 +75,9 @@ impl Block {
         let touched = self.touched();
         let swapped = self.swapped.as_ref().map_or(NONE, |swapped| **swapped);
         let untouched = or(&self.untouched(), &swapped);
-        // Once the whole block is idle, the ages of granules suffice.
-        if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 {
+        // Once the whole block is idle, the ages of granules suffice, unless some pages are out and others are not.
+        let is_mixed = !is_empty(&swapped) && !is_empty(&self.present);
+        if is_empty(&touched) && self.states & 0xAAAA_AAAA_AAAA_AAAA == 0 && !is_mixed {
             self.page_since = None;
             return;
         }
@@ -179,11 +184,13 @@ impl Block {
 /// Number of idle times that ended, for each page, up to 15: the bits of each number, the lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EndCounts {
-    bits: [Bitmap; 4],
+    bits: [Bitmap; ENDS_MAX.count_ones() as usize],
 }
 
 impl EndCounts {
-    const NONE: Self = Self { bits: [NONE; 4] };
+    const NONE: Self = Self {
+        bits: [NONE; ENDS_MAX.count_ones() as usize],
+    };
 
     /// Adds one for each of `pages`.
     fn add(&mut self, pages: &Bitmap) {
@@ -211,10 +218,6 @@ impl EndCounts {
         }
     }
 
-    fn is_empty(&self) -> bool {
-        self.bits == [NONE; 4]
-    }
-
     fn of(&self, page: usize) -> u32 {
         let bits = self.bits.iter().enumerate();
         bits.map(|(at, bit)| u32::from(has(bit, page)) << at).sum()
@@ -239,6 +242,6 @@ mod tests {
         ends.keep(&mask_of(0..2));
         assert_eq!(counts(&ends), [0, 1, 0, 0, 0, 0, 0]);
         ends.halve();
-        assert!(ends.is_empty());
+        assert_eq!(ends, EndCounts::NONE);
     }
 }
