@@ -395,7 +395,7 @@ impl Guard {
     /// refaults are predicted.
     pub fn backoff(&self) -> u32 {
         let is_predicted = self.returns.nr_targets() > 0;
-        if is_predicted {
+        if is_predicted && self.returns_per_s().is_some() {
             1
         } else {
             self.backoff.factor()
@@ -417,6 +417,12 @@ impl Guard {
     /// Returns the time for which memory of `target` must be idle before it is paged out, by what it has shown so far:
     /// younger memory would be read back at too high a rate. Returns `None` if the cost of a refault is not known.
     pub fn least_age(&self, target: TargetId) -> Option<Nanos> {
+        let pages_per_s = self.returns_per_s();
+        pages_per_s.map(|pages| self.returns.least_age(target, pages))
+    }
+
+    /// Returns how many pages of a target may be read back in a second; `None` if the cost of a refault is not known.
+    fn returns_per_s(&self) -> Option<f64> {
         // A page that returns was paged out before, and will be again.
         let (lost, pages) = self.acting;
         let cost = self.signals.refault_cost;
@@ -427,12 +433,9 @@ impl Guard {
         let by_slowdown =
             by_slowdown.map(|(share, cost)| share * self.backoff.for_returns() / cost);
         let nr_targets = self.returns.nr_targets().max(1) as f64;
-        let by_number = self
-            .limits
-            .max_refaults_per_s
-            .map(|limit| limit / 2.0 / nr_targets);
-        let pages_per_s = by_slowdown.into_iter().chain(by_number).reduce(f64::min);
-        pages_per_s.map(|pages| self.returns.least_age(target, pages))
+        let by_number = self.limits.max_refaults_per_s;
+        let by_number = by_number.map(|limit| limit / 2.0 / nr_targets);
+        by_slowdown.into_iter().chain(by_number).reduce(f64::min)
     }
 
     /// Returns whether nothing may be acted on now.

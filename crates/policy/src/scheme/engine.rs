@@ -22,7 +22,8 @@
 //!   region; here no memory is skipped that has not had its turn;
 //! - where an address filter divides a region, the kernel charges and counts the whole region; here only the part that
 //!   is acted on;
-//! - the kernel has whole numbers of accesses; here 0.5 is neither idle nor at least one access.
+//! - the kernel has whole numbers of accesses; here 0.5 is neither idle nor at least one access;
+//! - the kernel restarts the age of memory that was paged out; where refaults are predicted, it counts on.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -183,7 +183,7 @@ mod tests {
         let blocks: Vec<(u64, u64)> = (0..10).map(|n| (n * BLOCK_SIZE, 1)).collect();
         let mut taken = taken(&blocks);
         let mut seen = Vec::new();
-        // All pages come back at once; file reads of the same time are not told apart in a round.
+        // The ten pages come back at once, and the target has three other faults.
         let mut look = |faults| {
             taken.look(TARGET, faults, 4, |blocks, see| {
                 assert!(blocks.is_sorted());

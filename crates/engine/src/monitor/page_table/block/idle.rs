@@ -20,7 +20,7 @@ impl Block {
     /// Halves the numbers of ended idle times, so many times.
     pub(in super::super) fn halve_ends(&mut self, times: u64) {
         if let Some(ends) = &mut self.ends {
-            (0..times.min(4)).for_each(|_| ends.halve());
+            (0..times.min(ENDS_BITS as u64)).for_each(|_| ends.halve());
         }
     }
 
@@ -184,20 +184,19 @@ impl Block {
 /// Number of idle times that ended, for each page, up to 15: the bits of each number, the lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EndCounts {
-    bits: [Bitmap; ENDS_MAX.count_ones() as usize],
+    bits: [Bitmap; ENDS_BITS],
 }
+
+const ENDS_BITS: usize = ENDS_MAX.count_ones() as usize;
 
 impl EndCounts {
     const NONE: Self = Self {
-        bits: [NONE; ENDS_MAX.count_ones() as usize],
+        bits: [NONE; ENDS_BITS],
     };
 
     /// Adds one for each of `pages`.
     fn add(&mut self, pages: &Bitmap) {
-        let full = self
-            .bits
-            .iter()
-            .fold(bits::ALL, |full, bit| and(&full, bit));
+        let full = { self.bits.iter() }.fold(bits::ALL, |full, bit| and(&full, bit));
         let mut carry = and_not(pages, &full);
         for bit in &mut self.bits {
             let next = and(bit, &carry);
@@ -208,7 +207,7 @@ impl EndCounts {
 
     fn halve(&mut self) {
         self.bits.rotate_left(1);
-        self.bits[3] = NONE;
+        self.bits[ENDS_BITS - 1] = NONE;
     }
 
     /// Forgets all pages but `pages`.
