@@ -27,6 +27,8 @@ pub(crate) const CRATES: &[CrateRule] = &[
     crate_rule("isotherm-workload", "engine"),
     crate_rule("isotherm-report", "render policy engine record"),
     crate_rule("isotherm-view", "render policy engine record report"),
+    crate_rule("isotherm-park", "engine linux"),
+    crate_rule("isotherm-size", "render engine linux record report"),
     crate_rule("isotherm-sim", "policy engine"),
     crate_rule("isotherm-symbols", "record"),
     crate_rule(
@@ -48,7 +50,7 @@ pub(crate) const CRATES: &[CrateRule] = &[
     ),
     crate_rule(
         "isotherm",
-        "render policy engine config linux record report view workload eval session symbols reproduce tune",
+        "render policy engine config linux record report size park view workload eval session symbols reproduce tune",
     ),
     crate_rule(
         "isotherm-python",

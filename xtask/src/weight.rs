@@ -3,13 +3,13 @@
 //!
 //! Each limit falls when the workspace gets lighter. New code is paid for by what it replaces; the lines rise only by
 //! what an issue grants to a new capability (the temperature report: 250 of 5,000; the guard's prediction and loans, and
-//! `thp`: all of 2,000).
+//! `thp`: all of 2,000; `size` and `park`: 4,700 of 6,000).
 
 use std::collections::BTreeMap;
 
 use syn::{File, Ident, Item, Visibility};
 
-const LINES_MAX: usize = 169_900;
+const LINES_MAX: usize = 174_600;
 const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.
 const PUBLIC_MAX: usize = 150;

@@ -267,6 +267,9 @@ pub struct PageAttributes {
     /// Longest time that one scan may stall the target.
     pub max_stall: Nanos,
     pub clear_by: ClearBy,
+    /// Count memory that several targets map once, under the first.
+    #[serde(default)]
+    pub counts_once: bool,
 }
 
 impl Default for PageAttributes {
@@ -275,6 +278,7 @@ impl Default for PageAttributes {
             interval: Nanos::from_millis(1000),
             max_stall: Nanos::from_millis(10),
             clear_by: ClearBy::Auto,
+            counts_once: false,
         }
     }
 }

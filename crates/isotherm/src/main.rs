@@ -69,6 +69,8 @@ enum Command {
     #[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
     Stop(cmd::control::Where),
     Restore(cmd::restore::Args),
+    Park(cmd::park::ParkArgs),
+    Wake(cmd::park::WakeArgs),
     Thp(cmd::thp::Args),
     Check(cmd::check::Args),
     Swap(cmd::swap::Args),
@@ -89,6 +91,7 @@ enum Command {
     #[cfg(feature = "reproduce")]
     #[command(alias = "paper")]
     Reproduce(cmd::reproduce::Args),
+    Size(cmd::report::size::SizeArgs),
     ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
     EthpCurve(cmd::report::ethp_curve::EthpCurveArgs),
     /// Print a shell completion script.
@@ -149,6 +152,8 @@ fn main() -> ExitCode {
         Command::Resume(args) => cmd::control::resume(&args),
         Command::Stop(args) => cmd::control::stop(&args),
         Command::Restore(args) => cmd::restore::run(&args),
+        Command::Park(args) => cmd::park::park(&args),
+        Command::Wake(args) => cmd::park::wake(&args),
         Command::Thp(args) => cmd::thp::run(&args),
         Command::Check(args) => cmd::check::run(&args),
         Command::Swap(args) => cmd::swap::run(&args),
@@ -167,6 +172,7 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => cmd::calibrate::run(&args),
         #[cfg(feature = "reproduce")]
         Command::Reproduce(args) => cmd::reproduce::run(&args),
+        Command::Size(args) => cmd::report::size::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::EthpCurve(args) => cmd::report::ethp_curve::run(&args),
         Command::Completions { shell } => {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use isotherm_engine::calibration::Calibration;
 use isotherm_eval::experiment::{RunConfiguration, Workload};
 use isotherm_linux::host::HostReport;
+use isotherm_park::{ParkReport, WakeReport};
 use isotherm_record::{Header, Item};
 use isotherm_report::blame::BlameDiffReport;
 use isotherm_report::flat::{Column, TABLES};
@@ -69,6 +70,7 @@ fn of_records() -> Vec<Printed> {
         named("record-item", "an item of a record", schema_for!(Item)),
         report::<BlameDiffReport>("report blame --against"),
         report::<ReclaimCurveReport>("reclaim-curve"),
+        report::<isotherm_size::SizeReport>("size"),
         report::<EthpCurveReport>("ethp-curve"),
     ];
     all.extend(crate::cmd::report::schemas());
@@ -87,6 +89,8 @@ fn of_commands() -> Vec<Printed> {
         command("reproduce", reproduce::schema()),
         command("restore", out::schema::<RestoreReport>()),
         command("thp", out::schema::<ThpReport>()),
+        command("park", out::schema::<ParkReport>()),
+        command("wake", out::schema::<WakeReport>()),
         command("tune", out::schema::<Tuned>()),
         command("calibrate", out::schema::<Calibration>()),
         command("doctor", out::schema::<HostReport>()),

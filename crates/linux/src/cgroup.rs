@@ -29,16 +29,19 @@ pub enum CgroupError {
     Mounts(#[source] io::Error),
 }
 
-/// Finds the directory of a group by its path, or by its name within a hierarchy (`/system.slice/redis.service`). Only
-/// directories on a mount of control groups count: any user can choose the name and content of a directory elsewhere.
+/// Finds the directory of a group by its path, or by its name within a hierarchy (`/system.slice/redis.service`), the
+/// first one with a memory controller. Only directories on a mount of control groups count: any user can choose the name and content of a directory elsewhere.
 pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(CgroupError::Mounts)?;
     let tried = candidates(name, &mounts);
-    if let Some(found) = tried
-        .iter()
-        .find(|path| path.join("cgroup.procs").is_file())
-    {
-        return Ok(found.clone());
+    let is_group = |path: &&PathBuf| path.join("cgroup.procs").is_file();
+    let mut found = tried.iter().filter(is_group);
+    let first = found.clone().next();
+    // Where both versions are mounted, only one of them knows memory.
+    let known = found.find(|path| path.join("memory.stat").is_file());
+    if let Some(group) = known.or(first) {
+        // A slash at the end, or two in a row, make no other group.
+        return Ok(group.components().collect());
     }
     let tried: Vec<String> = tried
         .iter()
@@ -79,32 +82,43 @@ fn cgroup_mounts(mounts: &str) -> impl Iterator<Item = &str> {
     of("v2").chain(of("memory")).chain(of("v1"))
 }
 
-/// A group's limit, and the memory charged against it.
+/// A group's limits, and the memory charged against them, in bytes. `None`: no limit, or not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMemory {
-    /// The limit, in bytes.
-    pub limit: u64,
+    /// `memory.max`, or version 1's `memory.limit_in_bytes`.
+    pub limit: Option<u64>,
+    /// `memory.high`.
+    pub high: Option<u64>,
+    /// `memory.swap.max`.
+    pub swap_limit: Option<u64>,
     /// Charged bytes.
-    pub used: u64,
+    pub used: Option<u64>,
 }
 
-/// Returns the memory of the group with the smallest limit: the group at `directory` or one above it. Returns `None` if
-/// none has a limit.
-pub fn memory(directory: &Path) -> Option<GroupMemory> {
+impl GroupMemory {
+    /// Reads version 2's files of the group at `directory`, or version 1's, whose value for no limit is that of all
+    /// possible pages.
+    pub fn of(directory: &Path) -> Self {
+        const UNLIMITED: u64 = 1 << 62;
+        let read = |name: &str| text::number::<u64>(directory.join(name));
+        let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"));
+        Self {
+            limit: limit.filter(|limit| *limit < UNLIMITED),
+            high: read("memory.high"),
+            swap_limit: read("memory.swap.max"),
+            used: read("memory.current").or_else(|| read("memory.usage_in_bytes")),
+        }
+    }
+}
+
+/// Returns the smallest limit of the group at `directory` and those above it, and the memory charged against it.
+/// Returns `None` if none has a limit.
+pub fn memory(directory: &Path) -> Option<(u64, u64)> {
     let groups = directory.ancestors();
     let groups = groups.take_while(|group| group.join("cgroup.procs").is_file());
-    groups
-        .filter_map(own_memory)
-        .min_by_key(|memory| memory.limit)
-}
-
-/// Reads version 2's files, or version 1's, whose value for no limit is that of all possible pages.
-fn own_memory(group: &Path) -> Option<GroupMemory> {
-    const UNLIMITED: u64 = 1 << 62;
-    let read = |name: &str| text::number::<u64>(group.join(name));
-    let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
-    let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
-    (limit < UNLIMITED).then_some(GroupMemory { limit, used })
+    let limited = groups.map(GroupMemory::of);
+    let limited = limited.filter_map(|memory| memory.limit.zip(memory.used));
+    limited.min_by_key(|(limit, _)| *limit)
 }
 
 /// Returns the charge of the group at `directory`. In version 1 the sums over the groups below it are the fields that
@@ -166,6 +180,26 @@ pub struct GroupNumbers {
 }
 
 impl GroupNumbers {
+    /// Returns the groups of the hierarchy in which memory is charged, by the inode numbers of their directories. The names
+    /// are those of `/proc/PID/cgroup`.
+    pub fn by_inode() -> BTreeMap<u64, String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let has_memory = |point: &&str| {
+            let controllers = fs::read_to_string(Path::new(point).join("cgroup.controllers"));
+            controllers.is_ok_and(|names| names.split_whitespace().any(|name| name == "memory"))
+                || Path::new(point).join("memory.stat").is_file()
+        };
+        let Some(root) = cgroup_mounts(&mounts).find(has_memory) else {
+            return BTreeMap::new();
+        };
+        let groups = with_those_below(Path::new(root)).filter_map(|group| {
+            let inode = fs::metadata(&group).ok()?.ino();
+            let name = group.strip_prefix(root).unwrap_or(&group);
+            Some((inode, format!("/{}", name.display())))
+        });
+        groups.collect()
+    }
+
     /// Returns the number of each filter's group; `None` for filters of other kinds.
     pub fn of_filters(&mut self, filters: &[(OpsFilter, bool, bool)]) -> Vec<Option<u64>> {
         let of = |(filter, ..): &(OpsFilter, bool, bool)| match filter {
@@ -187,26 +221,6 @@ impl GroupNumbers {
         self.known.insert(name.to_owned(), (Instant::now(), number));
         number
     }
-}
-
-/// Returns the groups of the hierarchy in which memory is charged, by the inode numbers of their directories. The names
-/// are those of `/proc/PID/cgroup`.
-pub fn by_inode() -> BTreeMap<u64, String> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let has_memory = |point: &&str| {
-        let controllers = fs::read_to_string(Path::new(point).join("cgroup.controllers"));
-        controllers.is_ok_and(|names| names.split_whitespace().any(|name| name == "memory"))
-            || Path::new(point).join("memory.stat").is_file()
-    };
-    let Some(root) = cgroup_mounts(&mounts).find(has_memory) else {
-        return BTreeMap::new();
-    };
-    let groups = with_those_below(Path::new(root)).filter_map(|group| {
-        let inode = fs::metadata(&group).ok()?.ino();
-        let name = group.strip_prefix(root).unwrap_or(&group);
-        Some((inode, format!("/{}", name.display())))
-    });
-    groups.collect()
 }
 
 /// Returns the control group to which a process's memory is charged, as in `/proc/PID/cgroup`: that of version 2, else

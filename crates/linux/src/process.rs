@@ -1,6 +1,7 @@
 //! A watched process, held by a pidfd, so that a reused process id is never mistaken for it.
 
 mod content;
+mod runtime;
 mod swap_in;
 mod worker;
 
@@ -20,6 +21,7 @@ use crate::page_map::PageMap;
 use crate::system_call::{checked, owned};
 use crate::text;
 
+pub use runtime::Runtime;
 pub use worker::resident_bytes;
 
 /// Maximum number of ranges in one `process_madvise` call (UIO_MAXIOV).

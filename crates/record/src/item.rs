@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::calibration::Calibration;
-use isotherm_engine::{AddressRange, Cost, Nanos, NodeMoves, Snapshot, TargetId};
+use isotherm_engine::page_cache::CachedBytes;
+use isotherm_engine::{AddressRange, Cost, GroupCharge, Nanos, NodeMoves, Snapshot, TargetId};
 use isotherm_policy::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
 use isotherm_policy::guard::GuardStatus;
 use isotherm_policy::{Operation, Outcome, Refusal, Unreclaimable};
@@ -121,6 +122,12 @@ pub struct UsageSample {
     /// The kernel's own counters of migration, on a machine with several nodes.
     #[serde(default, skip_serializing_if = "KernelMigrations::is_empty")]
     pub migrations: KernelMigrations,
+    /// Charge of the control group that is watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged: Option<GroupCharge>,
+    /// Unmapped page cache that it is charged for, where that is watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<CachedBytes>,
 }
 
 /// The kernel's counters of pages that moved between nodes since boot, by its own names (`pgpromote_success`,

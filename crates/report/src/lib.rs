@@ -70,7 +70,7 @@ pub use mapping::MappingTable;
 pub use overview::{Overview, Overviews};
 pub use reclaim_curve::{ReclaimCurve, ReclaimCurveOptions, ReclaimCurveReport};
 pub use render::{Render, ReportFormat, Style};
-pub use rows::{Column, ColumnType, ColumnValue};
+pub use rows::{Column, ColumnType, ColumnValue, column, nullable};
 pub use summary::SummaryReport;
 pub use table::Tabulate;
 pub use temperature::TemperatureReport;

@@ -4,12 +4,13 @@
 //! the end all are read.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use isotherm_engine::{CpuLedger, Nanos};
 use isotherm_linux::load::CpuTimes;
 use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::process::ProcessUsage;
-use isotherm_linux::{migrations, node, pressure};
+use isotherm_linux::{cgroup, migrations, node, pressure};
 use isotherm_record::{CostSample, Item, KernelMigrations, UsageSample};
 
 use crate::monitor::Monitor;
@@ -29,9 +30,19 @@ pub(crate) struct Meters {
     turn: u32,
     /// Whether memory is on several nodes, once that is known.
     has_nodes: Option<bool>,
+    /// Directory of the control group that is watched.
+    group: Option<PathBuf>,
 }
 
 impl Meters {
+    /// Reads the charge of the control group at `group` as well.
+    pub(crate) fn of_group(group: Option<PathBuf>) -> Self {
+        Self {
+            group,
+            ..Self::default()
+        }
+    }
+
     /// Appends the two samples if a second has passed, or if `at_the_end`.
     pub(crate) fn read(
         &mut self,
@@ -66,6 +77,8 @@ impl Meters {
             let (machine, nodes) = migrations::read();
             usage.migrations = KernelMigrations { machine, nodes };
         }
+        usage.charged = self.group.as_deref().map(cgroup::charge);
+        usage.cached = monitor.group_cache();
         items.push(Item::Usage(usage));
         let monitor_rss = Meminfo::of_ourselves().get("VmRSS").unwrap_or(0);
         self.peak_rss = self.peak_rss.max(monitor_rss);

@@ -16,7 +16,7 @@ use crate::meters::Meters;
 use crate::monitor::Monitor;
 use crate::signals::Signals;
 use crate::stacks::Stacks;
-use crate::start::parts::Started;
+use crate::start::parts::{Started, group_of};
 use crate::start::{header, start};
 
 /// Result of a step.
@@ -101,7 +101,10 @@ impl Session {
             monitor,
             cpu,
             stacks,
-            meters: Meters::default(),
+            meters: Meters::of_group(match &spec.contexts[..] {
+                [one] => group_of(&one.targets)?,
+                _ => None,
+            }),
             child,
             child_end_told: false,
             signals,
@@ -350,7 +353,13 @@ impl Session {
 }
 
 fn watches_page_cache(context: &ContextSpec) -> bool {
-    context.targets.is_machine() && matches!(context.monitor, MonitorSpec::Tables(_))
+    match &context.monitor {
+        MonitorSpec::Tables(_) => context.targets.is_machine(),
+        MonitorSpec::Pages(attributes) => {
+            attributes.counts_once && matches!(context.targets, TargetSpec::Cgroup(_))
+        }
+        MonitorSpec::Regions(_) => false,
+    }
 }
 
 /// Whether accessed bits may be cleared by `/proc/PID/clear_refs`, too.

@@ -3,6 +3,8 @@
 
 pub(crate) mod parts;
 
+use std::path::Path;
+
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ContextSpec, MonitorSpec, SessionSpec, TargetSpec, World};
 use isotherm_engine::drive::MonitorLoop;
@@ -15,8 +17,8 @@ use isotherm_record::stacks::STACKS_SETTING;
 
 use crate::messages::operations;
 use crate::monitor::{
-    ByFrame, CacheView, Contexts, FIRST_PROCESS, MachineView, Pages, Physical, Simulated,
-    VirtualMemory,
+    ByFrame, CacheView, Contexts, FIRST_PROCESS, GroupCache, MachineView, Pages, Physical,
+    Simulated, VirtualMemory,
 };
 use crate::targets::TargetSet;
 use parts::{Started, group_of, ram, wanted};
@@ -104,7 +106,9 @@ fn virtual_memory(context: &ContextSpec, nr: usize, now: Nanos) -> anyhow::Resul
         }
         MonitorSpec::Regions(attributes) => MonitorLoop::regions(attributes)?,
         MonitorSpec::Pages(attributes) => {
-            let mut monitor = Pages::new(probe, set, attributes);
+            let group = group.filter(|_| attributes.counts_once);
+            let cache = group.and_then(|group| group_cache(&group, now, &mut notes));
+            let mut monitor = Pages::new(probe, set, attributes).with_group_cache(cache);
             monitor.is_machine = context.targets.is_machine();
             if let Some(ram) = &memory {
                 monitor = monitor.told_by_frame(ByFrame::new(ram, usize::MAX, now), acts);
@@ -167,6 +171,15 @@ fn frames_once(targets: &TargetSpec, now: Nanos, notes: &mut Vec<String>) -> Opt
         }
         Err(_) => None,
     }
+}
+
+/// Returns the view of a group's page cache; `None` if this kernel does not let it be read.
+fn group_cache(group: &Path, now: Nanos, notes: &mut Vec<String>) -> Option<GroupCache> {
+    let cache = GroupCache::new(now, group);
+    if let Err(error) = &cache {
+        notes.push(format!("the page cache's ages are not known: {error:#}"));
+    }
+    cache.ok()
 }
 
 /// Returns the view of the machine's memory if all of it is watched by tables. The page cache is included where this

@@ -19,8 +19,9 @@ use super::truth::program::Running;
 use super::{BenchContext, BenchOutcome, machine};
 
 /// Name and flags of each method. A search with the same number of replays is beside each published method.
-const METHODS: [(&str, &str); 7] = [
+const METHODS: [(&str, &str); 8] = [
     ("search, 256", "--preset prcl --budget 256"),
+    ("search by default", "--preset prcl"),
     ("search, 40", "--preset prcl --budget 40"),
     ("search, 9", "--preset prcl --budget 9"),
     ("damoos-grid", "--preset prcl --method damoos-grid"),

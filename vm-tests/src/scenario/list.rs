@@ -67,6 +67,8 @@ macro_rules! scenario_tests {
                 "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds"
             act_migrate = act_tier::between_nodes [on_6_1 ("pages are moved by the same system call on 6.12"), on_6_12]:
                 "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it"
+            size = size::run [on_6_1 ("control groups have the same files on 6.12"), on_6_12 ("takes minutes")]:
+                "size tries memory.high and undoes it; park freezes a group and pages it out, wake reads it back in order"
             record_stairs = record::stairs [on_6_1 ("takes a minute"), on_6_12 ("takes a minute")]:
                 "records stairs: four regions hot one after the other"
             kernel_damon_truth = kernel_damon_truth::run [on_6_12 ("takes an hour")]:

@@ -22,6 +22,7 @@ mod doctor;
 mod list;
 mod page_cache;
 mod record;
+mod size;
 mod stacks;
 mod tiering;
 mod workload;

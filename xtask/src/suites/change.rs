@@ -56,6 +56,11 @@ pub(super) const RULES: &[(&str, &str)] = &[
         "kernel daemon::",
         "crates/isotherm/src/daemon crates/session/src/protocol",
     ),
+    ("kernel parking::", "crates/park/"),
+    (
+        "kernel size::",
+        "crates/size/ crates/isotherm/src/cmd/report/size.rs crates/session/src/monitor/once.rs",
+    ),
     (
         "kernel page_cache::",
         "crates/linux/src/cache/ crates/engine/src/monitor/page_cache/",

@@ -29,6 +29,8 @@ pub struct Monitoring {
     pub max_stall: Option<Nanos>,
     /// With pages: method of clearing accessed bits.
     pub clear_by: Option<ClearBy>,
+    /// With pages: whether memory that several targets map counts once.
+    pub counts_once: bool,
 }
 
 impl Monitoring {
@@ -141,6 +143,7 @@ impl Monitoring {
             interval: self.aggregation_interval.unwrap_or(default.interval),
             max_stall: self.max_stall.unwrap_or(default.max_stall),
             clear_by: self.clear_by.unwrap_or_default(),
+            counts_once: self.counts_once,
         })
     }
 

@@ -12,14 +12,15 @@ pub(crate) mod record;
 pub(crate) mod report;
 #[cfg(feature = "reproduce")]
 pub(crate) mod reproduce;
-pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod start;
-pub(crate) mod swap;
+mod swapped;
 pub(crate) mod symbolize;
 pub(crate) mod thp;
 pub(crate) mod tier;
 pub(crate) mod top;
 pub(crate) mod web;
+
+pub(crate) use swapped::{park, restore, swap};
 
 pub(crate) use predict::{calibrate, compare, eval, simulate, tune, workload};

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use isotherm_config::SessionSpec;
 use isotherm_engine::{MemoryTotals, Nanos};
-use isotherm_record::{Item, Writer, printable};
+use isotherm_record::{Header, Item, Writer, printable};
 use isotherm_report::overview::Overviews;
 use isotherm_report::{Accumulate, Scope};
 use isotherm_session::{Acting, ActingSummary, Session, Step, warnings};
@@ -65,14 +65,14 @@ pub(crate) struct Args {
 }
 
 /// Options of the end of a recording.
-#[derive(clap::Args, Clone, Copy)]
+#[derive(clap::Args, Clone, Copy, Default)]
 pub(super) struct EndArgs {
     /// End the command when the time is up: SIGTERM, after 5 s SIGKILL; else it is waited for
     #[arg(long, requires = "duration", requires = "command")]
-    stop_command: bool,
+    pub(super) stop_command: bool,
 
     #[command(flatten)]
-    result: crate::out::ResultArgs,
+    pub(super) result: crate::out::ResultArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -92,6 +92,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     watch.run(Some(&path))
 }
 
+/// Takes what is watched, beside the record.
+pub(super) trait Sink {
+    /// Takes the header, before any item.
+    fn begin(&mut self, header: &Header);
+    /// Takes the next item.
+    fn take(&mut self, item: &Item);
+}
+
 /// The targets, the settings and the duration of a recording; with schemes, of `isotherm run`.
 pub(super) struct Watch {
     pub(super) spec: SessionSpec,
@@ -102,19 +110,42 @@ pub(super) struct Watch {
 impl Watch {
     /// Watches until the end, acts if there are schemes, and writes a record to `path`, if there is one.
     pub(super) fn run(&self, path: Option<&Path>) -> anyhow::Result<ExitCode> {
+        let (code, summary) = self.run_to(path, None)?;
+        if self.end.result.is_json() {
+            println!("{}", crate::out::json(&summary)?);
+        } else if !is_quiet() {
+            eprintln!("{}", summary.text());
+        }
+        Ok(code)
+    }
+
+    /// Watches as [`Self::run`] does, passes all items to `sink`, and prints no summary.
+    pub(super) fn watch(
+        &self,
+        path: Option<&Path>,
+        sink: &mut dyn Sink,
+    ) -> anyhow::Result<ExitCode> {
+        Ok(self.run_to(path, Some(sink))?.0)
+    }
+
+    fn run_to(
+        &self,
+        path: Option<&Path>,
+        sink: Option<&mut dyn Sink>,
+    ) -> anyhow::Result<(ExitCode, Summary)> {
         let Some(path) = path else {
-            return self.run_with(None);
+            return self.run_with(None, sink);
         };
         if path.as_os_str() == "-" {
             let out = std::io::stdout().as_fd().try_clone_to_owned();
             let out = out.context("cannot write to standard output")?;
-            return self.run_with(Some((File::from(out), path)));
+            return self.run_with(Some((File::from(out), path)), sink);
         }
         let is_new = !path.exists();
         // The file is opened first, so that a command does not run in vain. Its old content is removed later, when
         // there is something to record.
         let file = isotherm_session::record_file::open(path)?;
-        let outcome = self.run_with(Some((file, path)));
+        let outcome = self.run_with(Some((file, path)), sink);
         let is_empty = || std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0);
         if outcome.is_err() && is_new && is_empty() {
             // Nothing was recorded: remove the file.
@@ -123,7 +154,11 @@ impl Watch {
         outcome
     }
 
-    fn run_with(&self, output: Option<(File, &Path)>) -> anyhow::Result<ExitCode> {
+    fn run_with(
+        &self,
+        output: Option<(File, &Path)>,
+        sink: Option<&mut dyn Sink>,
+    ) -> anyhow::Result<(ExitCode, Summary)> {
         for warning in warnings(&self.spec) {
             warn!("{warning}");
         }
@@ -133,7 +168,7 @@ impl Watch {
         }
         let started = session.now();
         let path = output.as_ref().map(|(_, path)| *path);
-        let began = begin(&mut session, output, &self.spec);
+        let began = begin(&mut session, output, sink, &self.spec);
         let (mut recording, mut acting) = match began {
             Ok(began) => began,
             Err(error) => {
@@ -158,12 +193,7 @@ impl Watch {
         let code = self.wait_for_command(&mut session);
         let acted = acting.as_ref().map(Acting::summary);
         let summary = recording.summary(&session, elapsed, path, acted);
-        if self.end.result.is_json() {
-            println!("{}", crate::out::json(&summary)?);
-        } else if !is_quiet() {
-            eprintln!("{}", summary.text());
-        }
-        Ok(code)
+        Ok((code, summary))
     }
 
     /// Waits for the watched command, or ends it; prints a line if that may take time.
@@ -209,11 +239,12 @@ impl Watch {
 }
 
 /// Takes the first sample, which fails if a target cannot be watched, and only then truncates the file.
-fn begin(
+fn begin<'a>(
     session: &mut Session,
     output: Option<(File, &Path)>,
+    mut sink: Option<&'a mut dyn Sink>,
     spec: &SessionSpec,
-) -> anyhow::Result<(Recording, Option<Acting>)> {
+) -> anyhow::Result<(Recording<'a>, Option<Acting>)> {
     let mut items = Vec::new();
     // The calibration loads a BPF program of its own, while this process still has the privileges.
     let calibrating = Calibrating::start(spec);
@@ -221,8 +252,14 @@ fn begin(
     for warning in acting.iter().flat_map(|acting| acting.warnings()) {
         warn!("{warning}");
     }
+    if let Some(sink) = &mut sink {
+        sink.begin(session.header());
+    }
+    let is_kept = output.is_some() || sink.is_some();
     let mut recording = Recording {
         items,
+        sink,
+        calibrating: calibrating.filter(|_| is_kept),
         overviews: Some(Overviews::new(session.header(), Scope::default())),
         ..Recording::default()
     };
@@ -236,7 +273,6 @@ fn begin(
         recording = Recording {
             writer: Some(writer),
             path: path.to_owned(),
-            calibrating,
             ..recording
         };
     }
@@ -261,9 +297,10 @@ fn wait_unrecorded(session: &mut Session, error: &anyhow::Error) {
 
 /// The items on the way to the file.
 #[derive(Default)]
-struct Recording {
+struct Recording<'a> {
     writer: Option<Writer<File>>,
     path: PathBuf,
+    sink: Option<&'a mut dyn Sink>,
     items: Vec<Item>,
     nr_snapshots: u64,
     nr_targets: usize,
@@ -284,7 +321,7 @@ struct Recording {
     calibrating: Option<Calibrating>,
 }
 
-impl Recording {
+impl Recording<'_> {
     fn run(
         &mut self,
         session: &mut Session,
@@ -356,6 +393,9 @@ impl Recording {
                     self.saved.look(usage.swap.values().sum());
                 }
                 _ => {}
+            }
+            if let Some(sink) = &mut self.sink {
+                sink.take(&item);
             }
             if let Some(writer) = &mut self.writer {
                 writer.write(&item).with_context(|| {

@@ -9,6 +9,7 @@ mod more;
 mod output;
 mod parse;
 pub(crate) mod reclaim_curve;
+pub(crate) mod size;
 pub(crate) mod source;
 mod temperature;
 

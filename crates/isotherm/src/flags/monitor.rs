@@ -61,6 +61,10 @@ pub(crate) struct MonitorArgs {
     /// Clear the bits of --pages in this way [default: auto]
     #[arg(long, value_parser = one_of(CLEAR_BY), requires = "pages")]
     pub(crate) clear_by: Option<ClearBy>,
+
+    /// With --pages: record memory that several targets map once, under the first of them
+    #[arg(long, requires = "pages")]
+    pub(crate) once: bool,
 }
 
 const CLEAR_BY: &[(&str, &str, ClearBy)] = &[
@@ -101,6 +105,7 @@ impl MonitorArgs {
             nr_regions: self.regions.map(|(min, max)| Bounds { min, max }),
             max_stall: self.max_stall,
             clear_by: self.clear_by,
+            counts_once: self.once,
         }
     }
 }

@@ -29,6 +29,11 @@ resume | tells a daemon: tests/kernel/cli/daemon.rs
 stop | tells a daemon: tests/kernel/cli/daemon.rs
 restore | reads a process's memory back: tests/kernel/watch/foreign.rs
 thp | judges a process: tests/kernel/act/huge.rs
+size --cgroup | watches a group: tests/kernel/watch/size.rs
+size --pid | watches a process: tests/kernel/watch/size.rs
+size -- | starts a command: tests/kernel/watch/size.rs
+park | pages a group out: tests/kernel/act/parking.rs
+wake | reads it back: tests/kernel/act/parking.rs
 swap | sets up swap: tests/kernel/act/safety.rs
 top | needs a terminal: tests/it/top.rs
 web | serves until it is stopped: tests/it/web.rs, tests/page
@@ -162,6 +167,7 @@ fn for_here(mut words: Vec<String>) -> Vec<String> {
         words.extend(["--topology", "four_nodes.yaml"].map(str::to_owned));
     }
     if line.starts_with("reclaim-curve redis.isotherm")
+        || line.starts_with("size redis.isotherm")
         || line.starts_with("ethp-curve grid.isotherm")
     {
         "redis-pages.isotherm".clone_into(&mut words[1]);

@@ -1,6 +1,6 @@
 //! Faults in pages of a process, as if the process had accessed them.
 
-use isotherm_engine::PAGE_SIZE;
+use isotherm_engine::{AddressRange, PAGE_SIZE};
 
 use super::{MAX_VECTORS, Process, ProcessError, vector};
 
@@ -23,6 +23,23 @@ impl Process {
             let done = self.read_memory(&parts, &mut bytes[..count]);
             rest = &rest[count.min(done + usize::from(done < count))..];
         }
+    }
+
+    /// Returns the pages of `ranges` that are in memory and mapped, by address; neighbours form one range. Ranges that
+    /// were unmapped meanwhile have none.
+    pub fn present(&self, ranges: &[AddressRange]) -> Result<Vec<AddressRange>, ProcessError> {
+        let refused = |source| ProcessError::refused("look at the page map", self.pid(), source);
+        let map = self.page_map().map_err(refused)?;
+        let mut present = Vec::new();
+        for range in ranges {
+            let mut address = range.start;
+            while address < range.end {
+                let nr = ((range.end - address) / PAGE_SIZE).min(PAGES_PER_READ);
+                let _ = map.present(address, nr, &mut present);
+                address += nr.max(1) * PAGE_SIZE;
+            }
+        }
+        Ok(present)
     }
 
     /// Reads in and maps every page that is in swap, as if the process had accessed it. Pages that the process may not

@@ -22,6 +22,7 @@ const TASKSTATS_TYPE_STATS: u16 = 3;
 const TASKSTATS_TYPE_AGGR_TGID: u16 = 5;
 /// Fields of `struct taskstats` (include/uapi/linux/taskstats.h), which only grows at its end.
 const SWAPIN_DELAY: usize = 56;
+const FREEPAGES_DELAY: usize = 320;
 const THRASHING_DELAY: usize = 336;
 /// `struct nlmsghdr` and `struct genlmsghdr`.
 const HEADERS: usize = 20;
@@ -74,6 +75,16 @@ impl Delays {
 
     /// Returns the total time for which the threads of process `pid` have waited for refaults, since each began.
     pub fn waited(&self, pid: u32) -> io::Result<Nanos> {
+        Ok(self.delays_of(pid)?[0])
+    }
+
+    /// Returns the same, and the time for which they have reclaimed memory themselves.
+    pub fn waited_for_memory(&self, pid: u32) -> io::Result<Nanos> {
+        let [refaults, reclaim] = self.delays_of(pid)?;
+        Ok(refaults + reclaim)
+    }
+
+    fn delays_of(&self, pid: u32) -> io::Result<[Nanos; 2]> {
         let request = message(
             self.family,
             TASKSTATS_CMD_GET,
@@ -90,7 +101,8 @@ impl Delays {
         };
         // Waiting for a page that thrashes is counted in both.
         let swapin = number(SWAPIN_DELAY).unwrap_or(0);
-        Ok(Nanos(swapin.max(number(THRASHING_DELAY).unwrap_or(0))))
+        let refaults = swapin.max(number(THRASHING_DELAY).unwrap_or(0));
+        Ok([refaults, number(FREEPAGES_DELAY).unwrap_or(0)].map(Nanos))
     }
 }
 

@@ -46,6 +46,24 @@ impl PageMap {
         entries.is_ok_and(|entries| entries[0] & PRESENT != 0)
     }
 
+    /// Appends those of `nr` pages from `start` on that are in memory. Neighbours form one range.
+    pub(crate) fn present(
+        &self,
+        start: u64,
+        nr: u64,
+        ranges: &mut Vec<AddressRange>,
+    ) -> io::Result<()> {
+        let addresses = (start..).step_by(PAGE_SIZE as usize);
+        for (address, entry) in addresses.zip(self.entries(start, nr)?) {
+            match ranges.last_mut() {
+                _ if entry & PRESENT == 0 => {}
+                Some(last) if last.end == address => last.end += PAGE_SIZE,
+                _ => ranges.push(AddressRange::new(address, address + PAGE_SIZE)),
+            }
+        }
+        Ok(())
+    }
+
     /// Appends the addresses of those of `nr` pages from `start` on that are in swap.
     pub(crate) fn swapped(&self, start: u64, nr: u64, pages: &mut Vec<u64>) -> io::Result<()> {
         let addresses = (start..).step_by(PAGE_SIZE as usize);

@@ -48,6 +48,8 @@ bounds! {
     Speed = "speed",
     /// The quota of a scheme is used up.
     Quota = "quota",
+    /// All further memory that matches the schemes would be read back too soon.
+    Returns = "returns",
     /// No further memory matches the schemes.
     Memory = "memory",
 }
@@ -72,6 +74,7 @@ impl Context {
             Some(_) if meter.is_used_up(&self.guard) => BoundBy::AllowedLoss,
             Some(_) => BoundBy::Speed,
             None if self.schemes.has_used_up_quota() => BoundBy::Quota,
+            None if self.schemes.withholds() => BoundBy::Returns,
             None => BoundBy::Memory,
         }
     }

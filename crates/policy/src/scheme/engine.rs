@@ -73,6 +73,8 @@ pub struct SchemeStatus<'a> {
     pub next_apply: Option<Nanos>,
     /// Time of its next check of watermarks; `None` without watermarks, or before the first check.
     pub next_check: Option<Nanos>,
+    /// Bytes that match the pattern, and that the guard leaves for now: they would be read back too soon.
+    pub withheld_bytes: u64,
     /// State of its quota.
     pub quota: &'a QuotaState,
     /// Statistics of the scheme.
@@ -112,6 +114,9 @@ impl SchemeEngine {
         }
         let mut live = Vec::new();
         for state in &mut self.states {
+            if !state.watermark.is_open || state.is_finished() {
+                state.withheld_bytes = 0;
+            }
             let is_due = state.take_turn(now, began);
             if is_due && state.watermark.is_open && !state.is_finished() {
                 if state.scheme.action.is_reclaim() {
@@ -200,6 +205,11 @@ impl SchemeEngine {
         self.states.iter().any(is_used_up)
     }
 
+    /// Returns whether memory matches that would be read back too soon.
+    pub fn withholds(&self) -> bool {
+        self.states.iter().any(|state| state.withheld_bytes > 0)
+    }
+
     /// Returns the time of the next check of watermarks; `None` if none was checked yet.
     pub fn next_check(&self) -> Option<Nanos> {
         let next = |state: &State| state.watermark.next_check;
@@ -278,6 +288,7 @@ impl SchemeEngine {
             is_finished: state.is_finished(),
             next_apply: state.next_apply,
             next_check: state.watermark.next_check,
+            withheld_bytes: state.withheld_bytes,
             quota: &state.charge.state,
             stats: &state.stats,
         })

@@ -8,6 +8,7 @@ use super::facts::SystemFacts;
 use super::filter::{FilterSet, Verdict};
 use super::goal::GoalState;
 use super::pages::{idle_parts, interval_of};
+use super::pattern::PatternForSamples;
 use super::priority::{self, Histogram, SCORE_MAX};
 use super::stats::{Stats, TriedRegion};
 use super::watermark::WatermarkState;
@@ -30,6 +31,8 @@ pub(super) struct State {
     /// Time of its next application; `None` before its first snapshot, or without an interval.
     pub(super) next_apply: Option<Nanos>,
     pub(super) tried: Vec<TriedRegion>,
+    /// Memory that matched at the last application, and that was left because it would be read back too soon.
+    pub(super) withheld_bytes: u64,
     /// Number of `tried` regions with known outcomes, which arrive in the order of `tried`.
     nr_accounted: usize,
 }
@@ -54,6 +57,7 @@ impl State {
             watermark: WatermarkState::OPEN,
             next_apply: None,
             tried: Vec::new(),
+            withheld_bytes: 0,
             nr_accounted: 0,
         }
     }
@@ -99,6 +103,7 @@ impl State {
 
     pub(super) fn begin(&mut self, now: Nanos, snapshots: &[Snapshot], system: &SystemFacts) {
         self.tried.clear();
+        self.withheld_bytes = 0;
         self.nr_accounted = 0;
         let quota = &self.scheme.quota;
         let is_exceeded = self.charge.roll(quota, self.index, now, system);
@@ -123,24 +128,52 @@ impl State {
         for snapshot in snapshots {
             let nr_samples = snapshot.nr_samples;
             let pattern = self.scheme.pattern.for_samples(nr_samples);
-            for region in &snapshot.regions {
-                let mut add = |region: &RegionSnapshot| {
-                    let score = priority::score(action, region, nr_samples, weights);
-                    let passed = self.filters.passed(snapshot.target, region.range);
-                    let sum = &mut histogram[score as usize];
-                    *sum = sum.saturating_add(memory_in(action, region, passed));
-                };
-                if pattern.matches(region) {
-                    add(region);
-                } else {
-                    let interval = interval_of(snapshot);
-                    let of = (&self.scheme, &pattern);
-                    idle_parts(&snapshot.idle_pages, interval, region.range, of)
-                        .for_each(|part| add(&part.region));
-                }
-            }
+            self.each_match(snapshot, &pattern, |region, bytes| {
+                let score = priority::score(action, region, nr_samples, weights);
+                let sum = &mut histogram[score as usize];
+                *sum = sum.saturating_add(bytes);
+            });
         }
         histogram
+    }
+
+    /// Counts the memory of a target that matches the pattern `wide`, and not `narrow`, which asks for more age.
+    pub(super) fn withhold(
+        &mut self,
+        snapshot: &Snapshot,
+        [wide, narrow]: [&PatternForSamples; 2],
+    ) {
+        let [all, old_enough] = [wide, narrow].map(|pattern| {
+            let mut sum = 0_u64;
+            self.each_match(snapshot, pattern, |_, bytes| {
+                sum = sum.saturating_add(bytes);
+            });
+            sum
+        });
+        self.withheld_bytes += all.saturating_sub(old_enough);
+    }
+
+    /// Passes to `take` the regions, and the idle pages of other regions, that match `pattern`, each with its memory.
+    fn each_match(
+        &self,
+        snapshot: &Snapshot,
+        pattern: &PatternForSamples,
+        mut take: impl FnMut(&RegionSnapshot, u64),
+    ) {
+        let interval = interval_of(snapshot);
+        let mut pass = |region: &RegionSnapshot| {
+            let passed = self.filters.passed(snapshot.target, region.range);
+            take(region, memory_in(self.scheme.action, region, passed));
+        };
+        for region in &snapshot.regions {
+            if pattern.matches(region) {
+                pass(region);
+                continue;
+            }
+            let of = (&self.scheme, pattern);
+            let parts = idle_parts(&snapshot.idle_pages, interval, region.range, of);
+            parts.for_each(|part| pass(&part.region));
+        }
     }
 
     pub(super) fn account(&mut self, operation: &Operation, outcome: &Outcome) {

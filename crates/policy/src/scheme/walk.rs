@@ -44,18 +44,22 @@ pub(super) fn walk<'a>(
     let Some(last) = last_region(snapshot) else {
         return;
     };
-    let pattern = |state: &&mut State| {
+    let pattern = |state: &mut State| {
         let pattern = state.scheme.pattern.for_samples(snapshot.nr_samples);
         if !state.scheme.is_idle_only() {
             return pattern;
         }
         let pattern = pattern.at_least(asked.at_least);
-        match state.scheme.action {
-            Action::Pageout => pattern.older_by(asked.older).at_least(asked.out_age),
-            _ => pattern,
+        if state.scheme.action != Action::Pageout {
+            return pattern;
         }
+        let narrow = pattern.older_by(asked.older).at_least(asked.out_age);
+        if asked.older > 1 || asked.out_age > Nanos(0) {
+            state.withhold(snapshot, [&pattern, &narrow]);
+        }
+        narrow
     };
-    let patterns: Vec<PatternForSamples> = live.iter().map(pattern).collect();
+    let patterns: Vec<PatternForSamples> = live.iter_mut().map(|state| pattern(state)).collect();
     let mut walk = Walk {
         target: snapshot.target,
         nr_samples: snapshot.nr_samples,

@@ -29,7 +29,7 @@ pub struct Column {
 }
 
 /// Builds a column whose values are never absent.
-pub(crate) const fn column(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
+pub const fn column(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
     Column {
         name,
         kind,
@@ -40,7 +40,7 @@ pub(crate) const fn column(name: &'static str, kind: ColumnType, about: &'static
 }
 
 /// Builds a column whose values may be absent.
-pub(crate) const fn nullable(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
+pub const fn nullable(name: &'static str, kind: ColumnType, about: &'static str) -> Column {
     Column {
         is_nullable: true,
         ..column(name, kind, about)

@@ -28,7 +28,8 @@ impl Default for Style {
 }
 
 impl Style {
-    pub(crate) fn bytes(&self, bytes: u64) -> String {
+    /// Formats bytes.
+    pub fn bytes(&self, bytes: u64) -> String {
         if self.raw {
             bytes.to_string()
         } else {
@@ -40,7 +41,8 @@ impl Style {
         bytes.map_or_else(|| "?".into(), |bytes| self.bytes(bytes))
     }
 
-    pub(crate) fn duration(&self, time: Nanos) -> String {
+    /// Formats a duration.
+    pub fn duration(&self, time: Nanos) -> String {
         if self.raw {
             time.0.to_string()
         } else {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use isotherm_config::{ContextSpec, MemoryGoal, TargetSpec};
-use isotherm_linux::cgroup::{self, GroupMemory};
+use isotherm_linux::cgroup;
 use isotherm_linux::meminfo::Meminfo;
 
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl Place {
             Self::Machine => of(Meminfo::read()),
             Self::Node(node) => of(Meminfo::of_node(*node)),
             Self::Group(group) => {
-                let GroupMemory { limit, used } = cgroup::memory(group)?;
+                let (limit, used) = cgroup::memory(group)?;
                 Some((limit, limit.saturating_sub(used)))
             }
         }

@@ -448,6 +448,7 @@ impl KernelContext {
                 && stats.nr_snapshots >= scheme.max_nr_snapshots,
             next_apply: None,
             next_check: None,
+            withheld_bytes: 0,
             quota,
             stats,
         });

@@ -22,6 +22,8 @@ pub struct ActingSummary {
     pub would_be_out_bytes: Option<u64>,
     /// One entry for each scheme of each context.
     pub schemes: Vec<SchemeSummary>,
+    /// Bytes that matched a scheme at the end, and that the guard left: they would be read back too soon.
+    pub withheld_bytes: u64,
     /// Number of times that a guard stopped its schemes.
     pub guard_stops: u64,
     /// Seconds that targets lost by acting, as the guards measured it.
@@ -101,6 +103,9 @@ impl<'a> ActingStatus<'a> {
             dry_run: self.dry_run,
             would_be_out_bytes: self.would_be_out_bytes,
             schemes: schemes.collect(),
+            withheld_bytes: { contexts().flat_map(|context| &context.schemes) }
+                .map(|scheme| scheme.withheld_bytes)
+                .sum(),
             guard_stops: contexts().map(|context| context.guard.nr_stops).sum(),
             guard_lost_seconds: accounts().map(|account| account.lost.as_secs_f64()).sum(),
             guard_allowed_seconds: accounts()
@@ -228,6 +233,12 @@ impl ActingSummary {
         ));
         if !self.bound_times.is_empty() {
             lines.push(format!("limited by: {}", bounds::text(&self.bound_times)));
+        }
+        if self.withheld_bytes > 0 {
+            let withheld = format_bytes(self.withheld_bytes);
+            lines.push(format!(
+                "left: {withheld} that match and would be read back too soon"
+            ));
         }
         for huge in &self.huge_pages {
             lines.push(format!(

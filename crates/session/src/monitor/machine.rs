@@ -313,8 +313,18 @@ impl MachineView {
     /// Scans the page cache. Returns a note with the error when that is no longer possible.
     fn look_at_page_cache(&mut self, now: Nanos, monitor: &TableMonitor) -> Option<Item> {
         let page_cache = self.page_cache.as_mut()?;
+        let rate = |is_little_known| {
+            monitor.rate(|shares| {
+                if is_little_known {
+                    shares.new_page_cache
+                } else {
+                    shares.page_cache
+                }
+            })
+        };
+        let spare = monitor.spare();
         let error = page_cache
-            .step(now, monitor, &self.nodes, &self.frames)
+            .step(now, rate, spare, &self.nodes, &self.frames)
             .err()?;
         self.page_cache = None;
         let text = format!("the page cache is not watched any more: {error}");

@@ -5,6 +5,7 @@ mod by_frame;
 mod contexts;
 mod huge;
 mod machine;
+mod once;
 mod page_cache;
 mod pages;
 mod physical;
@@ -15,13 +16,14 @@ pub(crate) use by_frame::{ByFrame, FIRST_PROCESS, MEMORY, start_of_memory};
 pub(crate) use contexts::Contexts;
 pub(crate) use huge::due_first;
 pub(crate) use machine::MachineView;
-pub(crate) use page_cache::CacheView;
+pub(crate) use page_cache::{CacheView, GroupCache};
 pub(crate) use pages::Pages;
 pub(crate) use physical::Physical;
 pub(crate) use simulated::Simulated;
 pub(crate) use virtual_memory::VirtualMemory;
 
 use isotherm_damon::KernelStats;
+use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{AddressRange, Cost, CpuLedger, Intervals, Nanos, TargetId};
 use isotherm_linux::probe::PageTableProbe;
 use isotherm_linux::process::Process;
@@ -85,6 +87,11 @@ pub(crate) trait Monitor {
 
     /// Access to a target's page tables, if they can be read.
     fn target_tables(&mut self, _target: TargetId) -> Option<TargetTables<'_>> {
+        None
+    }
+
+    /// Unmapped page cache of the control group that is watched, if that is known.
+    fn group_cache(&self) -> Option<CachedBytes> {
         None
     }
 

@@ -6,6 +6,7 @@ use isotherm_config::{ClearBy, PageAttributes};
 use isotherm_engine::drive::TableProbe as _;
 use isotherm_engine::frames::{FrameMap, MappedClass, NR_MAPPERS, PageAge};
 use isotherm_engine::monitor::bits;
+use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, CpuLedger, Intervals, Nanos, PAGE_SIZE, TargetId,
 };
@@ -16,7 +17,8 @@ use isotherm_linux::process::Process;
 use isotherm_record::{Item, PageBlock, PageSnapshot};
 
 use super::by_frame::drop_mappings;
-use super::{ByFrame, Monitor, MonitorStatus, NextStep, TargetTables};
+use super::once::FirstPages;
+use super::{ByFrame, GroupCache, Monitor, MonitorStatus, NextStep, TargetTables};
 use crate::targets::TargetSet;
 
 /// Ratio of unknown to accessed pages above which clearing by madvise misses too much.
@@ -38,6 +40,8 @@ pub(crate) struct Pages {
     by_frame: Option<(ByFrame, FrameMap)>,
     /// Scans of processes that are recorded by frame, if they are acted on.
     unrecorded: Option<Vec<Item>>,
+    first: FirstPages,
+    group_cache: Option<GroupCache>,
     /// Set if all processes are scanned, however many: scans may take at most [`MACHINE_SHARE`].
     pub(crate) is_machine: bool,
 }
@@ -59,6 +63,8 @@ impl Pages {
             nr_unknown: 0,
             by_frame: None,
             unrecorded: None,
+            first: FirstPages::default(),
+            group_cache: None,
             is_machine: false,
         }
     }
@@ -67,6 +73,12 @@ impl Pages {
     pub(crate) fn told_by_frame(mut self, by_frame: ByFrame, is_acted_on: bool) -> Self {
         self.by_frame = Some((by_frame, FrameMap::default()));
         self.unrecorded = is_acted_on.then(Vec::new);
+        self
+    }
+
+    /// Reports the page cache of the control group as well.
+    pub(crate) fn with_group_cache(mut self, group_cache: Option<GroupCache>) -> Self {
+        self.group_cache = group_cache;
         self
     }
 
@@ -251,6 +263,15 @@ impl Monitor for Pages {
                 scanned => scanned?,
             }
         }
+        if let Some(error) = { self.group_cache.as_mut() }.and_then(|of| of.step(now).err()) {
+            self.group_cache = None;
+            let text = format!("the page cache is not watched any more: {error:#}");
+            items.push(Item::Note { time: now, text });
+        }
+        if self.attributes.counts_once && self.targets.ids().nth(1).is_some() {
+            let scans = &mut items[first_new..];
+            self.first.count_once(&mut self.probe, scans)?;
+        }
         if let Some((by_frame, frames)) = &mut self.by_frame {
             let pages = by_frame.pages(frames, now);
             drop_mappings(items, first_new);
@@ -285,6 +306,10 @@ impl Monitor for Pages {
                 update: self.attributes.interval,
             },
         }
+    }
+
+    fn group_cache(&self) -> Option<CachedBytes> {
+        self.group_cache.as_ref()?.bytes()
     }
 
     fn live(&self) -> Vec<(TargetId, &Process)> {

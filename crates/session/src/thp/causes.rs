@@ -5,6 +5,7 @@
 
 use std::fs;
 
+use isotherm_linux::process::Runtime;
 use serde::Serialize;
 
 const SYSTEM: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -38,6 +39,7 @@ struct Sources {
     environ: String,
     command_line: String,
     maps: String,
+    runtime: Option<Runtime>,
     /// Policy of pages of 2 MiB.
     enabled: String,
     /// Sizes below 2 MiB with a policy of their own (mTHP), in KiB, and their policies.
@@ -69,6 +71,7 @@ pub fn causes(pid: u32) -> Vec<Cause> {
         environ: of_process("environ"),
         command_line: of_process("cmdline"),
         maps: of_process("maps"),
+        runtime: Runtime::of_process(pid),
         enabled: of_2_mib.unwrap_or_else(|| enabled("").unwrap_or_default()),
         sizes,
     })
@@ -160,14 +163,11 @@ fn of_allocator(of: &Sources) -> Option<Cause> {
             ..Cause::new(format!("{what} {fact} for huge pages"), None)
         })
     };
-    // Where Go's heap begins on x86_64 and arm64.
-    let go_heaps = ["c000000000-", "4000000000-"];
-    let is_heap = |line: &str| go_heaps.iter().any(|start| line.starts_with(start));
     let configured = variable("MALLOC_CONF=");
-    if has_library("/libjvm.so") {
+    if of.runtime == Some(Runtime::Jvm) {
         let option = "-XX:+UseTransparentHugePages";
         asks("the JVM", of.command_line.contains(option), option)
-    } else if of.maps.lines().any(is_heap) {
+    } else if of.runtime == Some(Runtime::Go) {
         let fact = "Go's run time does not ask for huge pages; the system's policy decides";
         Some(Cause::new(fact, None))
     } else if has_library("jemalloc") || configured.is_some() {
@@ -193,6 +193,7 @@ mod tests {
     fn of(maps: &str, environ: &str, command_line: &str) -> Sources {
         Sources {
             maps: maps.to_owned(),
+            runtime: maps.contains("jvm").then_some(Runtime::Jvm),
             environ: environ.to_owned(),
             command_line: command_line.to_owned(),
             enabled: "always [madvise] never".to_owned(),
@@ -250,7 +251,8 @@ mod tests {
                 (64, "[inherit] never".to_owned()),
                 (2048, "[inherit]".to_owned()),
             ],
-            ..of("c000000000-c000400000 rw-p 0 00:00 0", "", "redis-server")
+            runtime: Some(Runtime::Go),
+            ..of("", "", "redis-server")
         };
         check(
             &disabled,

@@ -5,5 +5,6 @@ pub(crate) mod compaction;
 mod goals;
 mod guard;
 mod huge;
+mod parking;
 mod pod_policy;
 mod safety;

@@ -27,6 +27,18 @@ impl Group {
     pub(crate) fn procs(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
+
+    /// Returns the file of its limit, if its memory can be limited.
+    pub(crate) fn limit(&self) -> Option<PathBuf> {
+        let files = ["memory.high", "memory.limit_in_bytes"];
+        let mut files = files.map(|name| self.directory.join(name)).into_iter();
+        files.find(|path| path.exists())
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let name = self.directory.file_name().expect("a name");
+        name.to_str().expect("a name of ours").to_owned()
+    }
 }
 
 impl Drop for Group {
@@ -69,6 +81,18 @@ pub(crate) fn group(name: &str) -> Option<Group> {
     let made = made.find_map(|hierarchy| Group::create(hierarchy, name));
     if made.is_none() {
         skip("no control group can be made here");
+    }
+    made
+}
+
+/// Makes a group whose memory can be limited; prints a skip and returns `None` where that is not possible.
+pub(crate) fn memory_group(name: &str) -> Option<Group> {
+    let made = hierarchies().into_iter().find_map(|hierarchy| {
+        let group = Group::create(&hierarchy, name)?;
+        group.limit().is_some().then_some(group)
+    });
+    if made.is_none() {
+        skip("no control group whose memory can be limited");
     }
     made
 }

@@ -12,4 +12,5 @@ mod pages;
 mod physical;
 mod process_count;
 mod scale;
+mod size;
 mod targets;

@@ -201,3 +201,20 @@ fn their_ages_begin_anew() {
     let wanted = [range(30, 40), range(512, 517)].map(|range| (TargetId(0), range));
     assert_eq!(renewed, wanted);
 }
+
+#[test]
+fn what_would_come_back_too_soon_is_left_and_counted() {
+    let mut engine = engine(&[idle_for(10, Action::Pageout)]);
+    let facts = SystemFacts {
+        out_age: [(TargetId(0), Nanos(20 * SECOND.0))].into(),
+        ..SystemFacts::default()
+    };
+    let planned = engine.plan(SECOND, &[in_use()], &facts);
+    let bytes: u64 = planned.iter().map(|operation| operation.bytes).sum();
+    assert_eq!(bytes, 15 * PAGE_SIZE);
+    let withheld =
+        |engine: &SchemeEngine| -> u64 { engine.status().map(|of| of.withheld_bytes).sum() };
+    assert_eq!(withheld(&engine), 10 * PAGE_SIZE);
+    engine.plan(SECOND, &[in_use()], &SystemFacts::default());
+    assert_eq!(withheld(&engine), 0, "no prediction");
+}

@@ -75,6 +75,7 @@ pub(crate) const fn words(by: BoundBy) -> &'static str {
         BoundBy::AllowedLoss => "allowed loss of the targets",
         BoundBy::Speed => "speed of acting",
         BoundBy::Quota => "quota",
+        BoundBy::Returns => "memory that would be read back too soon",
         BoundBy::Memory => "no further memory matches",
     }
 }

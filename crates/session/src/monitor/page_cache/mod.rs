@@ -8,6 +8,7 @@
 
 mod act;
 mod clears;
+mod group;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,17 +19,17 @@ use isotherm_engine::page_cache::{
     CacheAccount, CacheLayout, CachedBytes, CachedFolio, FileId, FolioAges, FolioState,
     ReturnedFiles,
 };
-use isotherm_engine::table::TableMonitor;
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_linux::cache::file::{self, Mounts};
 use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError, SCANNED_TOGETHER};
 use isotherm_linux::cache::{self, clear::Clearer};
-use isotherm_linux::cgroup::{self, GroupNumbers};
+use isotherm_linux::cgroup::GroupNumbers;
 use isotherm_linux::clock::process_cpu;
 use isotherm_record::{CacheSample, CachedFile, CachedKind, CachedMemory, printable};
 
 use super::machine::node_in;
 use clears::Clears;
+pub(crate) use group::GroupCache;
 
 /// Shortest time between the beginnings of two rounds.
 const ROUND_MIN: Nanos = Nanos::from_millis(5_000);
@@ -125,24 +126,18 @@ impl CacheView {
         })
     }
 
-    /// Continues the round within the budget and the time that `monitor` has to spare. `nodes` are the nodes' ranges of
-    /// RAM in frames; `mapped` is the processes' mapped memory.
+    /// Continues the round. It may take the share of a CPU that `rate` returns, by whether little is known yet, and
+    /// `spare` beside that. `nodes` are the nodes' ranges of RAM in frames; `mapped` is the processes' mapped memory.
     pub(crate) fn step(
         &mut self,
         now: Nanos,
-        monitor: &TableMonitor,
+        rate: impl Fn(bool) -> f64,
+        spare: Nanos,
         nodes: &[(u32, Range<u64>)],
         mapped: &FrameMap,
     ) -> Result<(), MemmapError> {
         let elapsed = now.since(std::mem::replace(&mut self.credited, now));
-        let is_little_known = self.is_little_known();
-        let rate = monitor.rate(|shares| {
-            if is_little_known {
-                shares.new_page_cache
-            } else {
-                shares.page_cache
-            }
-        });
+        let rate = rate(self.is_little_known());
         let earned = self.credit + elapsed.0 as f64 * rate;
         self.credit = earned.min(STEP_MAX.0 as f64);
         if self.is_between_rounds() {
@@ -153,7 +148,6 @@ impl CacheView {
         }
         let before = process_cpu();
         let spent = || process_cpu().since(before);
-        let spare = monitor.spare();
         let room = Nanos(self.credit.max(0.0) as u64) + spare;
         while spent() < room {
             let spare = spare.since(spent());
@@ -373,7 +367,7 @@ impl CacheView {
     fn group_names(&mut self, groups: Vec<u64>) -> Result<BTreeMap<u64, String>, MemmapError> {
         let ids = self.memmap.group_ids(&groups)?;
         if ids.iter().flatten().any(|id| !self.groups.contains_key(id)) {
-            self.groups = cgroup::by_inode();
+            self.groups = GroupNumbers::by_inode();
         }
         let named = groups.into_iter().zip(ids);
         Ok(named

@@ -1,0 +1,112 @@
+//! `isotherm park` and `isotherm wake`: does all of a program go, does it come back in order, is nothing lost?
+
+use std::process::Command;
+
+use crate::common::{Running, isotherm, run, with_swap};
+use crate::watch::groups::{Group, memory_group};
+
+/// Has 64 MiB with a number in each page; each line of input makes it read every fourth page of the first half, and
+/// print the sum.
+const PROGRAM: &str = "
+import sys, time
+memory = bytearray(64 << 20)
+for i in range(0, len(memory), 4096):
+    memory[i:i + 8] = (i // 4096).to_bytes(8, 'little')
+    memory[i + 8:i + 2048] = bytes(range(255)) * 8
+print('ready', flush=True)
+path = sys.argv[1]
+answered = 0
+while True:
+    asked = len(open(path).read())
+    if asked > answered:
+        answered = asked
+        pages = range(0, len(memory) // 2, 4 * 4096)
+        total = sum(int.from_bytes(memory[i:i + 8], 'little') for i in pages)
+        print(f'answer {answered} {total}', flush=True)
+    time.sleep(0.05)
+";
+
+const SUM: u64 = 2048 * 2047 / 2 * 4;
+
+struct Parked {
+    program: Running,
+    name: String,
+    requests: tempfile::NamedTempFile,
+    nr_requests: usize,
+    _group: Group,
+}
+
+impl Parked {
+    fn start() -> Option<Self> {
+        let group = memory_group("park")?;
+        let requests = tempfile::NamedTempFile::new().expect("a file");
+        let mut command = Command::new("sh");
+        let script = "echo $$ > \"$PROCS\"; exec python3 -u -c \"$PROGRAM\" \"$REQUESTS\"";
+        command.args(["-c", script]);
+        command.env("PROCS", group.procs()).env("PROGRAM", PROGRAM);
+        let program = Running::ready(command.env("REQUESTS", requests.path()));
+        Some(Self {
+            program,
+            name: group.name(),
+            requests,
+            nr_requests: 0,
+            _group: group,
+        })
+    }
+
+    fn call(&self, command: &str, flags: &[&str]) -> serde_json::Value {
+        let words = [command, "--cgroup", &self.name, "--json"];
+        run(isotherm(words).args(flags)).success().json()
+    }
+
+    /// Asks the program for the sum, which shows that no page was lost.
+    fn ask(&mut self) {
+        self.nr_requests += 1;
+        std::fs::write(self.requests.path(), "x".repeat(self.nr_requests)).expect("written");
+        let answer = format!("answer {} ", self.nr_requests);
+        assert_eq!(self.program.line(&answer), SUM.to_string());
+    }
+}
+
+#[test]
+fn a_parked_program_comes_back_in_the_order_of_its_last_wake() {
+    let Some(_turn) = with_swap() else { return };
+    let Some(mut parked) = Parked::start() else {
+        return;
+    };
+    let number = |of: &serde_json::Value, key: &str| of[key].as_u64().expect("a number");
+    let report = parked.call("park", &[]);
+    let process = &report["processes"][0];
+    let (before, after) = ["before", "after"]
+        .map(|when| number(process, &format!("resident_{when}_bytes")))
+        .into();
+    assert!(before > 64 << 20 && after < before / 5, "{report}");
+    // The first wake learns what the program needs: half of half a quarter, and its interpreter.
+    let waking = Running::start(&mut isotherm([
+        "wake",
+        "--cgroup",
+        &parked.name,
+        "--watch",
+        "4s",
+        "--json",
+    ]));
+    parked.ask();
+    let learned = waking.finish().success().json();
+    assert_eq!(number(&learned, "prefetched_bytes"), 0);
+    let returned = number(&learned, "returned_bytes");
+    assert!(returned >= 8 << 20, "{learned}");
+    parked.call("park", &[]);
+    let woken = parked.call("wake", &["--watch", "10ms"]);
+    let ahead = number(&woken, "prefetched_bytes");
+    assert!((8 << 20..before).contains(&ahead), "{woken}");
+    parked.ask();
+}
+
+#[test]
+fn a_group_that_was_not_parked_is_not_woken() {
+    let Some(_turn) = with_swap() else { return };
+    let Some(parked) = Parked::start() else {
+        return;
+    };
+    run(&mut isotherm(["wake", "--cgroup", &parked.name])).refused("was not run on it");
+}

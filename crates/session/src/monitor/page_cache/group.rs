@@ -1,0 +1,87 @@
+//! The unmapped page cache that one control group is charged for, beside page scans of its processes.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::Context as _;
+use isotherm_engine::Nanos;
+use isotherm_engine::frames::FrameMap;
+use isotherm_engine::page_cache::CachedBytes;
+use isotherm_linux::cgroup::GroupNumbers;
+use isotherm_linux::node;
+
+use super::CacheView;
+use crate::monitor::by_frame::frames;
+
+/// Share of a CPU for scans of the page cache.
+const SHARE: f64 = 0.01;
+
+/// The page cache of a control group and of those below it.
+pub(crate) struct GroupCache {
+    view: CacheView,
+    nodes: Vec<(u32, Range<u64>)>,
+    /// Its path within the hierarchy.
+    group: String,
+    bytes: Option<CachedBytes>,
+}
+
+impl GroupCache {
+    /// Prepares scans for the group at `directory`.
+    pub(crate) fn new(now: Nanos, directory: &Path) -> anyhow::Result<Self> {
+        let inode = fs::metadata(directory)
+            .with_context(|| format!("cannot look at {}", directory.display()))?
+            .ino();
+        let group = GroupNumbers::by_inode().remove(&inode);
+        let group = group.context("the group has no memory controller")?;
+        let ram = node::all()?.into_iter();
+        let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
+        nodes.sort_unstable_by_key(|(_, frames)| frames.start);
+        Ok(Self {
+            view: CacheView::new(now)?,
+            nodes,
+            group,
+            bytes: None,
+        })
+    }
+
+    /// Continues to scan, within its share of a CPU.
+    pub(crate) fn step(&mut self, now: Nanos) -> anyhow::Result<()> {
+        let mapped = FrameMap::default();
+        self.view
+            .step(now, |_| SHARE, Nanos(0), &self.nodes, &mapped)?;
+        if let Some(sample) = self.view.reported.take() {
+            let mut bytes = CachedBytes::default();
+            let of_group = sample.memory.iter().filter(|memory| {
+                let name = memory.group.as_deref().unwrap_or_default();
+                is_within(name, &self.group)
+            });
+            of_group.for_each(|memory| bytes.add(&memory.bytes));
+            self.bytes = Some(bytes);
+        }
+        Ok(())
+    }
+
+    /// Returns the group's page cache at the end of the last scan; `None` before.
+    pub(crate) fn bytes(&self) -> Option<CachedBytes> {
+        self.bytes
+    }
+}
+
+fn is_within(name: &str, group: &str) -> bool {
+    name.strip_prefix(group.trim_end_matches('/'))
+        .is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_below_belong_to_it_and_longer_names_do_not() {
+        assert!(is_within("/a/b", "/a/b") && is_within("/a/b/c", "/a/b"));
+        assert!(!is_within("/a/bc", "/a/b") && !is_within("/a", "/a/b"));
+        assert!(is_within("/a", "/"));
+    }
+}

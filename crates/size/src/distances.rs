@@ -1,0 +1,504 @@
+//! Stack distances of pages, from page scans: how much memory an access needs, in order not to read its page back.
+//!
+//! Problem: how often does a program read pages back under each limit of its memory? Trying a limit takes a run, and
+//! may slow the program to a crawl.
+//!
+//! Approach: a limit reclaims the least recently used page first. So a page stays if no more memory than the limit was
+//! used since its last access. That amount is the access's stack distance (Mattson et al., *Evaluation Techniques for
+//! Storage Hierarchies*, 1970). One pass over a record counts the distances, and so tells the refaults at all limits.
+//!
+//! Scans of all targets form one sequence. Pages that the same scan saw have no order, so a distance has two bounds.
+//! The greatest counts every page that may lie between, as if each interval went through its pages in the same order.
+//! The least is of intervals that go to and fro: the last page of one is the first of the next.
+//!
+//! A scan shows one access in an interval where there may be millions. If a limit does not hold the pages that were
+//! used in two intervals after each other, all of that time counts as lost.
+//!
+//! Limits: a page counts as accessed when a scan first sees it. A page that was swapped out during the record and comes
+//! back is such a page. A page of unknown state is never read back, and takes its place in memory.
+
+use std::collections::{BTreeMap, HashMap};
+
+use isotherm_engine::monitor::bits::{NONE, and, and_not, count, each, has, or};
+use isotherm_engine::{Nanos, PAGES_PER_BLOCK, TargetId};
+use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
+
+use crate::buckets::{class_of, last_of};
+
+/// Pages that are read back from swap, and from files; and seconds in which the memory in use does not fit.
+pub(crate) type Lost = [f64; 3];
+
+/// Accesses by stack distance.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Misses {
+    /// Accesses of each class of distances.
+    classes: Vec<Lost>,
+}
+
+impl Misses {
+    fn add(&mut self, distance: u64, accesses: Lost) {
+        let class = class_of(distance);
+        if self.classes.len() <= class {
+            self.classes.resize(class + 1, [0.0; 3]);
+        }
+        for (sum, accesses) in self.classes[class].iter_mut().zip(accesses) {
+            *sum += accesses;
+        }
+    }
+
+    /// Adds accesses whose distances are spread evenly over `least..=greatest`.
+    fn spread(&mut self, least: u64, greatest: u64, accesses: Lost) {
+        let width = (greatest - least + 1) as f64;
+        let mut from = least;
+        while from <= greatest {
+            let to = last_of(class_of(from)).min(greatest);
+            let share = (to - from + 1) as f64 / width;
+            self.add(from, accesses.map(|accesses| accesses * share));
+            from = to + 1;
+        }
+    }
+
+    /// Returns the accesses that read a page back if `pages` fit into memory.
+    pub(crate) fn beyond(&self, pages: u64) -> Lost {
+        let beyond = self.classes.iter().skip(class_of(pages) + 1);
+        beyond.fold([0.0; 3], |[a, b, c], [d, e, f]| [a + d, b + e, c + f])
+    }
+
+    /// Returns the least number of pages in memory at which reading back, at these costs, takes no more than `most`.
+    pub(crate) fn least_for(&self, most: f64, costs: Lost) -> u64 {
+        let mut lost = 0.0;
+        for (class, accesses) in self.classes.iter().enumerate().rev() {
+            lost += cost_of(*accesses, costs);
+            if lost > most {
+                return last_of(class);
+            }
+        }
+        0
+    }
+}
+
+/// Returns what is lost, at the costs of a page from swap, a page from a file, and a second.
+pub(crate) fn cost_of(lost: Lost, costs: Lost) -> f64 {
+    lost.iter().zip(costs).map(|(lost, cost)| lost * cost).sum()
+}
+
+/// Pages in the order of their last accesses, as far as scans tell it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Order {
+    /// Pages in memory by the scan that saw their last access.
+    last_seen: Counts,
+    /// Whether each scan is the first of its target, which finds pages and no accesses.
+    is_first: Vec<bool>,
+    /// Accesses by the least distance that they can have.
+    pub(crate) least: Misses,
+    /// Accesses by the greatest distance that they can have.
+    pub(crate) greatest: Misses,
+}
+
+/// Numbers whose sums over ranges are quick: a Fenwick tree.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    /// Sums of as many numbers up to each place, counted from 1, as the lowest set bit of the place says.
+    sums: Vec<u64>,
+}
+
+impl Counts {
+    fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    fn push(&mut self, number: u64) {
+        let place = self.len() + 1;
+        let first = place - (place & place.wrapping_neg());
+        self.sums.push(number + self.sum(first..place - 1));
+    }
+
+    fn remove(&mut self, at: usize, number: u64) {
+        let mut place = at + 1;
+        while place <= self.len() {
+            self.sums[place - 1] -= number;
+            place += place & place.wrapping_neg();
+        }
+    }
+
+    fn sum(&self, range: std::ops::Range<usize>) -> u64 {
+        self.sum_to(range.end) - self.sum_to(range.start.min(range.end))
+    }
+
+    fn sum_to(&self, mut place: usize) -> u64 {
+        let mut sum = 0;
+        while place > 0 {
+            sum += self.sums[place - 1];
+            place &= place - 1;
+        }
+        sum
+    }
+}
+
+/// Changes of one scan.
+#[derive(Default)]
+struct Changes {
+    /// Pages that were read or written again, by the scan that saw them last, and by backing.
+    again: BTreeMap<u32, [u64; 2]>,
+    /// Pages of unknown state, by the scan that saw them last.
+    renewed: BTreeMap<u32, u64>,
+    new: u64,
+    gone: BTreeMap<u32, u64>,
+}
+
+impl Order {
+    fn remove(&mut self, pages: impl Iterator<Item = (u32, u64)>) -> u64 {
+        let remove = |(scan, pages): (u32, u64)| {
+            self.last_seen.remove(scan as usize, pages);
+            pages
+        };
+        pages.map(remove).sum()
+    }
+
+    /// Takes in a scan. `before` is the scan before of the same target, and the seconds between the two; `None` for the
+    /// first scan.
+    fn apply(&mut self, changes: &Changes, before: Option<(u32, f64)>) {
+        self.forget(&changes.gone);
+        let again = || {
+            changes
+                .again
+                .iter()
+                .map(|(scan, pages)| (*scan, pages[0] + pages[1]))
+        };
+        let mut older: u64 = again().map(|(_, pages)| pages).sum();
+        let mut newer = 0;
+        let mut last = self.last_seen.len();
+        for (&scan, by_backing) in changes.again.iter().rev() {
+            let scan = scan as usize;
+            newer += self.last_seen.sum(scan + 1..last);
+            let here = self.last_seen.sum(scan..scan + 1);
+            let pages: u64 = by_backing.iter().sum();
+            older -= pages;
+            let mut greatest = newer + here + older + changes.new;
+            let follows = before.filter(|(before, _)| *before as usize == scan);
+            if self.is_first[scan] {
+                // They were accessed at some time before the first scan: about as long ago as they are idle since.
+                greatest = greatest.min(2 * (newer + pages) + changes.new);
+            }
+            // What is used in one interval after the other may be used a million times in each: it has to fit.
+            if let Some((_, seconds)) = follows {
+                self.greatest.add(newer + pages, [0.0, 0.0, seconds]);
+            }
+            // What is used at the beginning has not come back.
+            if follows.is_none() || !self.is_first[scan] {
+                let [swap, file] = by_backing.map(|pages| pages as f64);
+                self.greatest.add(greatest, [swap, file, 0.0]);
+                self.least
+                    .spread(newer + 1, newer + pages, [swap, file, 0.0]);
+            }
+            newer += here;
+            last = scan;
+        }
+        let renewed = changes.renewed.iter().map(|(scan, pages)| (*scan, *pages));
+        let now = self.remove(again()) + self.remove(renewed) + changes.new;
+        self.last_seen.push(now);
+        self.is_first.push(before.is_none());
+    }
+
+    fn forget(&mut self, gone: &BTreeMap<u32, u64>) {
+        self.remove(gone.iter().map(|(scan, pages)| (*scan, *pages)));
+    }
+}
+
+/// Pages of all targets, and the distances of their accesses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Distances {
+    targets: HashMap<TargetId, HashMap<u64, Block>>,
+    /// Number of each target's last scan.
+    last_scan: HashMap<TargetId, u32>,
+    /// End of each scan of any target, in the order of the record.
+    ends: Vec<Nanos>,
+    /// All memory.
+    pub(crate) all: Order,
+    /// Memory of files alone: without swap, only that is read back.
+    pub(crate) files: Order,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    present: PageBits,
+    /// Pages that the first scan did not find.
+    appeared: PageBits,
+    file: PageBits,
+    /// The scan that saw each page's last access.
+    last: Box<[u32; PAGES_PER_BLOCK]>,
+    seen: u32,
+}
+
+/// Facts of mappings about the pages of a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BlockFacts {
+    /// Pages of files.
+    pub(crate) file: PageBits,
+    /// Pages that cannot be reclaimed.
+    pub(crate) kept: PageBits,
+}
+
+/// Bytes in memory after a scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resident {
+    pub(crate) pages: u64,
+    pub(crate) file_pages: u64,
+    pub(crate) unknown_pages: u64,
+    /// Pages that stay whatever the limit: of unknown state, or unreclaimable.
+    pub(crate) kept_pages: u64,
+    /// Those of files.
+    pub(crate) kept_file_pages: u64,
+}
+
+impl Distances {
+    /// Takes in a scan; `facts` are the mappings' about a block.
+    pub(crate) fn scan(
+        &mut self,
+        scan: &PageSnapshot,
+        facts: impl Fn(u64) -> BlockFacts,
+    ) -> Resident {
+        let number = self.ends.len() as u32;
+        self.ends.push(scan.end);
+        let last = self.last_scan.insert(scan.target, number);
+        let is_first = last.is_none();
+        let seconds = scan.end.since(scan.start).as_secs_f64();
+        let before = last.map(|last| (last, seconds));
+        let blocks = self.targets.entry(scan.target).or_default();
+        let mut changes = [Changes::default(), Changes::default()];
+        let mut resident = Resident::default();
+        for now in &scan.blocks {
+            let facts = facts(now.block);
+            let block = blocks.entry(now.block).or_insert_with(Block::new);
+            block.take(now, &facts, (number, is_first), &mut changes);
+            resident.pages += u64::from(count(&now.present));
+            resident.file_pages += u64::from(count(&and(&now.present, &block.file)));
+            resident.unknown_pages += u64::from(count(&now.unknown));
+            let kept = and(&now.present, &or(&now.unknown, &facts.kept));
+            resident.kept_pages += u64::from(count(&kept));
+            resident.kept_file_pages += u64::from(count(&and(&kept, &block.file)));
+        }
+        blocks.retain(|_, block| {
+            let is_there = block.seen == number;
+            if !is_there {
+                let present = block.present;
+                block.drop_pages(&present, &mut changes);
+            }
+            is_there
+        });
+        let [all, files] = &changes;
+        self.all.apply(all, before);
+        self.files.apply(files, before);
+        resident
+    }
+
+    /// Forgets a target that has ended.
+    pub(crate) fn end(&mut self, target: TargetId) {
+        self.last_scan.remove(&target);
+        let mut changes = [Changes::default(), Changes::default()];
+        for mut block in self
+            .targets
+            .remove(&target)
+            .into_iter()
+            .flat_map(HashMap::into_values)
+        {
+            let present = block.present;
+            block.drop_pages(&present, &mut changes);
+        }
+        self.all.forget(&changes[0].gone);
+        self.files.forget(&changes[1].gone);
+    }
+
+    /// Returns the pages that appeared during the record and have not been accessed since `time`.
+    pub(crate) fn appeared_and_idle_since(&self, time: Nanos) -> u64 {
+        let blocks = self.targets.values().flat_map(HashMap::values);
+        let idle = |block: &Block| {
+            let pages = and(&block.present, &block.appeared);
+            let is_idle = |page: &usize| self.ends[block.last[*page] as usize] <= time;
+            each(&pages).filter(is_idle).count() as u64
+        };
+        blocks.map(idle).sum()
+    }
+}
+
+impl Block {
+    fn new() -> Self {
+        Self {
+            present: NONE,
+            appeared: NONE,
+            file: NONE,
+            last: Box::new([0; PAGES_PER_BLOCK]),
+            seen: 0,
+        }
+    }
+
+    /// Takes in what scan `number` saw; `is_first` says that the target was not scanned before.
+    fn take(
+        &mut self,
+        now: &PageBlock,
+        facts: &BlockFacts,
+        (number, is_first): (u32, bool),
+        changes: &mut [Changes; 2],
+    ) {
+        let gone = and_not(&self.present, &now.present);
+        self.drop_pages(&gone, changes);
+        let kept = and(&self.present, &or(&now.unknown, &facts.kept));
+        let again = and_not(&and(&self.present, &now.accessed), &kept);
+        for page in each(&again) {
+            let last = self.last[page];
+            let is_file = has(&self.file, page);
+            let [all, files] = changes.each_mut();
+            all.again.entry(last).or_default()[usize::from(is_file)] += 1;
+            if is_file {
+                files.again.entry(last).or_default()[1] += 1;
+            }
+            self.last[page] = number;
+        }
+        for page in each(&kept) {
+            self.count(page, |changes| &mut changes.renewed, changes);
+            self.last[page] = number;
+        }
+        let new = and_not(&now.present, &self.present);
+        self.file = or(&and_not(&self.file, &new), &and(&new, &facts.file));
+        changes[0].new += u64::from(count(&new));
+        changes[1].new += u64::from(count(&and(&new, &self.file)));
+        for page in each(&new) {
+            self.last[page] = number;
+        }
+        if !is_first {
+            self.appeared = or(&self.appeared, &new);
+        }
+        self.present = now.present;
+        self.seen = number;
+    }
+
+    fn drop_pages(&mut self, pages: &PageBits, changes: &mut [Changes; 2]) {
+        for page in each(pages) {
+            self.count(page, |c| &mut c.gone, changes);
+        }
+        self.present = and_not(&self.present, pages);
+        self.appeared = and_not(&self.appeared, pages);
+    }
+
+    fn count(&self, page: usize, of: Which, [all, files]: &mut [Changes; 2]) {
+        let last = self.last[page];
+        *of(all).entry(last).or_default() += 1;
+        if has(&self.file, page) {
+            *of(files).entry(last).or_default() += 1;
+        }
+    }
+}
+
+/// The kind of a change.
+type Which = fn(&mut Changes) -> &mut BTreeMap<u32, u64>;
+
+#[cfg(test)]
+mod tests {
+    use isotherm_engine::BLOCK_SIZE;
+    use isotherm_engine::monitor::bits;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TARGET: TargetId = TargetId(0);
+
+    fn scan(number: u64, present: &[usize], accessed: &[usize]) -> PageSnapshot {
+        let bits = |pages: &[usize]| {
+            let mut bits = NONE;
+            for page in pages {
+                bits::set(&mut bits, *page);
+            }
+            bits
+        };
+        PageSnapshot {
+            target: TARGET,
+            start: Nanos::from_millis(1000 * number),
+            end: Nanos::from_millis(1000 * number + 1000),
+            blocks: vec![PageBlock {
+                block: BLOCK_SIZE,
+                present: bits(present),
+                accessed: bits(accessed),
+                ..PageBlock::default()
+            }],
+        }
+    }
+
+    fn of(scans: &[Vec<usize>], nr_pages: usize) -> Distances {
+        let present: Vec<usize> = (0..nr_pages).collect();
+        let mut distances = Distances::default();
+        distances.scan(&scan(0, &present, &[]), |_| BlockFacts::default());
+        for (number, accessed) in scans.iter().enumerate() {
+            let number = number as u64 + 1;
+            distances.scan(&scan(number, &present, accessed), |_| BlockFacts::default());
+        }
+        distances
+    }
+
+    /// Returns the misses of an LRU of `limit` pages that is full of the first of `scans`.
+    fn misses(scans: &[Vec<usize>], nr_pages: usize, limit: usize) -> usize {
+        assert_eq!(scans[0].len(), nr_pages);
+        let mut order = scans[0].clone();
+        let mut missed = 0;
+        for page in scans[1..].iter().flatten() {
+            let at = order.iter().rposition(|of| of == page).expect("there");
+            missed += usize::from(order.len() - at > limit);
+            order.remove(at);
+            order.push(*page);
+        }
+        missed
+    }
+
+    proptest! {
+        /// Whatever the order within the scans, the misses of every LRU lie between the bounds.
+        #[test]
+        fn misses_of_an_lru_lie_within_the_bounds(
+            scans in prop::collection::vec(
+                prop::collection::vec(any::<bool>(), 20).prop_map(|accessed| {
+                    (0..20).filter(|page| accessed[*page]).collect::<Vec<usize>>()
+                }).prop_shuffle(),
+                1..12,
+            ),
+            all in Just((0..20).collect::<Vec<usize>>()).prop_shuffle(),
+        ) {
+            let scans = [vec![all], scans].concat();
+            let found = of(&scans, 20);
+            for limit in 1..=20 {
+                let missed = misses(&scans, 20, limit) as f64;
+                let (least, greatest) = (&found.all.least, &found.all.greatest);
+                prop_assert!(least.beyond(limit as u64)[0] <= missed + 1e-9);
+                prop_assert!(greatest.beyond(limit as u64)[0] + 1e-9 >= missed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sweep_needs_all_of_its_pages_and_idle_ones_need_nothing() {
+        let found = of(&vec![(0..10).collect(); 5], 20);
+        let least_for = |most| found.all.greatest.least_for(most, [1.0, 1.0, 0.0]);
+        assert_eq!([0.0, 39.0, 40.0].map(least_for), [10, 10, 0]);
+    }
+
+    #[test]
+    fn unknown_pages_stay_and_gone_ones_leave() {
+        let all: Vec<usize> = (0..8).collect();
+        let mut distances = Distances::default();
+        let kept = |_| BlockFacts {
+            kept: bits::mask_of(4..8),
+            ..BlockFacts::default()
+        };
+        for number in 0..4 {
+            distances.scan(&scan(number, &all, &all[..2]), kept);
+        }
+        let lost = distances.all.greatest.beyond(0).map(|lost| lost as u64);
+        assert_eq!(lost, [4, 0, 3]);
+        assert_eq!(
+            distances.all.greatest.least_for(3.0, [1.0, 1.0, 0.0]),
+            6,
+            "two hot pages, four that stay"
+        );
+        let after = distances.scan(&scan(4, &all[..2], &[]), kept);
+        assert_eq!(after.pages, 2);
+        distances.end(TARGET);
+        assert_eq!(distances.all.last_seen.sum(0..distances.ends.len()), 0);
+    }
+}

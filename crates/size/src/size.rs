@@ -1,0 +1,490 @@
+//! The accumulator of [`SizeReport`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use isotherm_engine::calibration::{Calibration, Measured};
+use isotherm_engine::monitor::bits::{NONE, mask, or};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, GroupCharge, Nanos, PAGE_SIZE, TargetId};
+use isotherm_record::item::{Header, Item, UsageSample};
+use isotherm_record::pages::PageSnapshot;
+use isotherm_report::{Accumulate, MappingTable, RecordContext, RecordEnd, Scope};
+
+use crate::distances::{BlockFacts, Distances, Lost, Misses, Order, Resident, cost_of};
+use crate::growth::Growth;
+use crate::report::{RefaultCosts, SizeAdvice, SizeEstimate, SizePoint, SizeReport, SizedMemory};
+
+/// Version of the JSON format.
+const VERSION: u32 = 1;
+/// Time of a refault and of the page-out of another page, on zram (docs/results/overhead.md).
+const SWAP_COST: Nanos = Nanos(11_000);
+/// Time to read a page of a file from an SSD.
+const FILE_COST: Nanos = Nanos(100_000);
+/// Bounds of a cost that was not measured, as factors.
+const UNMEASURED: [f64; 2] = [0.5, 2.0];
+/// Factor on the upper bound: the kernel does not always reclaim the least recently used page.
+const KERNEL_LRU: f64 = 1.05;
+/// No program lives on less: the kernel charges 64 pages at once for each CPU.
+const LEAST: u64 = 256 << 10;
+/// Number of points of the curve.
+const POINTS: u64 = 32;
+
+/// The query.
+#[derive(Clone, Copy, Debug)]
+pub struct SizeOptions {
+    /// Loss that is allowed, as a share of the program's time.
+    pub max_slowdown: f64,
+    /// Time that the program loses by a refault from swap, page-out included; `None` means the record's measured cost,
+    /// or 11 us.
+    pub swap_cost: Option<Nanos>,
+    /// Time to read a page of a file back; `None` means 100 us.
+    pub file_cost: Option<Nanos>,
+    /// Price of a GiB of DRAM for a month.
+    pub dram_price: Option<f64>,
+}
+
+impl Default for SizeOptions {
+    fn default() -> Self {
+        Self {
+            max_slowdown: 0.01,
+            swap_cost: None,
+            file_cost: None,
+            dram_price: None,
+        }
+    }
+}
+
+/// The accumulator.
+#[derive(Clone, Debug)]
+pub struct Size {
+    context: RecordContext,
+    options: SizeOptions,
+    mappings: MappingTable,
+    distances: Distances,
+    calibration: Option<Box<Calibration>>,
+    /// Memory of each target after its last scan.
+    resident: BTreeMap<TargetId, Resident>,
+    /// Mapped bytes over time.
+    series: Vec<(Nanos, u64)>,
+    from: Option<Nanos>,
+    to: Nanos,
+    nr_scans: u64,
+    scanned: Nanos,
+    page_seconds: [f64; 2],
+    peaks: Peaks,
+    /// Unmapped page cache at the last scan of it: read in several scans, in one, and of unknown age.
+    cached: Option<[u64; 3]>,
+    names: BTreeSet<String>,
+    /// CPU time of each target at the first and at the last sample.
+    cpu: BTreeMap<u32, [Nanos; 2]>,
+}
+
+/// Greatest values over time, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peaks {
+    mapped: u64,
+    mapped_at: Nanos,
+    swap_backed: u64,
+    file: u64,
+    kept: u64,
+    kept_files: u64,
+    swapped: u64,
+    charged: Option<u64>,
+    kernel: Option<u64>,
+    unmapped: Option<u64>,
+}
+
+impl Size {
+    /// Creates an accumulator for a record that begins with `header`.
+    pub fn new(header: &Header, scope: Scope, options: SizeOptions) -> Self {
+        Self {
+            context: RecordContext::new(header, scope),
+            options,
+            mappings: MappingTable::default(),
+            distances: Distances::default(),
+            calibration: None,
+            resident: BTreeMap::new(),
+            series: Vec::new(),
+            from: None,
+            to: Nanos(0),
+            nr_scans: 0,
+            scanned: Nanos(0),
+            page_seconds: [0.0; 2],
+            peaks: Peaks::default(),
+            cached: None,
+            names: BTreeSet::new(),
+            cpu: BTreeMap::new(),
+        }
+    }
+
+    fn scan(&mut self, pages: &PageSnapshot) {
+        let (mappings, target) = (&self.mappings, pages.target);
+        let facts = |block: u64| {
+            let range = AddressRange::new(block, block + BLOCK_SIZE);
+            let all = |parts: &mut dyn Iterator<Item = AddressRange>| {
+                parts.fold(NONE, |all, part| or(&all, &mask(block, part)))
+            };
+            let files = mappings
+                .parts(target, range)
+                .filter(|(_, name)| is_file(name));
+            BlockFacts {
+                file: all(&mut files.map(|(part, _)| part)),
+                kept: all(&mut mappings.unreclaimable(target, range)),
+            }
+        };
+        let resident = self.distances.scan(pages, facts);
+        self.resident.insert(target, resident);
+        let now = self.total();
+        self.from.get_or_insert(pages.start);
+        self.to = self.to.max(pages.end);
+        self.nr_scans += 1;
+        let length = pages.end.since(pages.start);
+        self.scanned = self.scanned + length;
+        self.page_seconds[0] += resident.pages as f64 * length.as_secs_f64();
+        self.page_seconds[1] += resident.unknown_pages as f64 * length.as_secs_f64();
+        self.series.push((pages.end, now.pages * PAGE_SIZE));
+        let peaks = &mut self.peaks;
+        if now.pages * PAGE_SIZE > peaks.mapped {
+            peaks.mapped = now.pages * PAGE_SIZE;
+            peaks.mapped_at = pages.end;
+        }
+        let file = now.file_pages * PAGE_SIZE;
+        peaks.file = peaks.file.max(file);
+        peaks.kept = peaks.kept.max(now.kept_pages * PAGE_SIZE);
+        peaks.kept_files = peaks.kept_files.max(now.kept_file_pages * PAGE_SIZE);
+        peaks.swap_backed = peaks.swap_backed.max(now.pages * PAGE_SIZE - file);
+    }
+
+    /// Returns the memory of all targets.
+    fn total(&self) -> Resident {
+        self.resident
+            .values()
+            .fold(Resident::default(), |sum, of| Resident {
+                pages: sum.pages + of.pages,
+                file_pages: sum.file_pages + of.file_pages,
+                unknown_pages: sum.unknown_pages + of.unknown_pages,
+                kept_pages: sum.kept_pages + of.kept_pages,
+                kept_file_pages: sum.kept_file_pages + of.kept_file_pages,
+            })
+    }
+
+    fn usage(&mut self, usage: &UsageSample) {
+        let is_ours = |target: &u32| self.context.admits_target(TargetId(*target));
+        let swapped = usage.swap.iter().filter(|(target, _)| is_ours(target));
+        let swapped = swapped.map(|(_, bytes)| bytes).sum();
+        self.peaks.swapped = self.peaks.swapped.max(swapped);
+        for (target, cpu) in usage.cpu.iter().filter(|(target, _)| is_ours(target)) {
+            self.cpu.entry(*target).or_insert([*cpu; 2])[1] = *cpu;
+        }
+        if let Some(charge) = &usage.charged {
+            self.charge(charge);
+        }
+        if let Some(cached) = &usage.cached {
+            self.cached = Some([cached.used_again, cached.used_once, cached.ages.unknown]);
+        }
+    }
+
+    fn charge(&mut self, charge: &GroupCharge) {
+        let mapped = self.total();
+        let peaks = &mut self.peaks;
+        peaks.charged = peaks.charged.max(charge.total);
+        peaks.kernel = peaks.kernel.max(charge.kernel);
+        let mapped_files = mapped.file_pages * PAGE_SIZE;
+        let unmapped = charge
+            .page_cache
+            .map(|files| files.saturating_sub(mapped_files));
+        peaks.unmapped = peaks.unmapped.max(unmapped);
+    }
+
+    fn costs(&self) -> RefaultCosts {
+        let file_ns = self.options.file_cost.unwrap_or(FILE_COST);
+        let of = |low: f64, swap: f64, high: f64, is_measured: bool| RefaultCosts {
+            swap_ns: Nanos(swap as u64),
+            low_swap_ns: Nanos(low as u64),
+            high_swap_ns: Nanos(high as u64),
+            file_ns,
+            is_measured,
+        };
+        if let Some(cost) = self.options.swap_cost {
+            return of(cost.0 as f64, cost.0 as f64, cost.0 as f64, false);
+        }
+        let measured = self.calibration.as_ref();
+        let measured = measured.and_then(|of| of.refault_ns.zip(of.page_out_whole_ns));
+        let Some((refault, page_out)) = measured else {
+            let cost = SWAP_COST.0 as f64;
+            return of(cost * UNMEASURED[0], cost, cost * UNMEASURED[1], false);
+        };
+        let sum = |value: fn(&Measured) -> f64| value(&refault) + value(&page_out);
+        of(sum(|m| m.min), sum(|m| m.median), sum(|m| m.max), true)
+    }
+
+    /// Returns the mean number of threads that ran at once.
+    fn nr_running(&self, seconds: f64) -> f64 {
+        let spent = self
+            .cpu
+            .values()
+            .map(|[first, last]| last.since(*first).as_secs_f64());
+        (spent.sum::<f64>() / seconds).max(1.0)
+    }
+}
+
+/// Returns whether pages of a mapping with this name are those of a file on a disk.
+fn is_file(name: &str) -> bool {
+    const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/shm/", "/SYSV", "/dev/zero"];
+    name.starts_with('/') && !IN_MEMORY.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Converts accesses to a loss.
+#[derive(Clone, Copy)]
+struct Losses {
+    seconds: f64,
+    nr_running: f64,
+    max_slowdown: f64,
+    /// Costs in nanoseconds: low, middle, high.
+    costs: [Lost; 3],
+}
+
+impl Losses {
+    fn slowdown(self, lost: Lost) -> f64 {
+        (cost_of(lost, self.costs[1]) / 1e9 / self.seconds / self.nr_running).min(1.0)
+    }
+
+    /// Returns the least memory for accesses in `order`, in bytes; at most `most`.
+    fn least(self, order: &Order, most: u64) -> SizeEstimate {
+        let allowed_ns = self.max_slowdown * self.seconds * self.nr_running * 1e9;
+        let [low, middle, high] = self.costs;
+        let bytes = |misses: &Misses, costs| misses.least_for(allowed_ns, costs) * PAGE_SIZE;
+        SizeEstimate {
+            bytes: bytes(&order.greatest, middle),
+            low_bytes: bytes(&order.least, low),
+            high_bytes: (bytes(&order.greatest, high) as f64 * KERNEL_LRU) as u64,
+        }
+        .map(|bytes| bytes.min(most))
+    }
+}
+
+impl Accumulate for Size {
+    type Report = Option<SizeReport>;
+
+    fn push(&mut self, item: &Item) {
+        self.context.observe(item);
+        match item {
+            Item::Mappings(change) => self.mappings.apply(change),
+            Item::Pages(pages)
+                if self.context.admits_target(pages.target)
+                    && self.context.admits_time(pages.start) =>
+            {
+                self.scan(pages);
+            }
+            Item::Usage(usage) if self.context.admits_time(usage.time) => self.usage(usage),
+            Item::Calibration(sample) => self.calibration = Some(sample.costs.clone()),
+            Item::TargetStart(start) if self.context.admits_target(start.target) => {
+                let name = isotherm_record::printable(&start.name).into_owned();
+                self.names.insert(name);
+            }
+            Item::TargetExit(exit) => {
+                self.resident.remove(&exit.target);
+                self.distances.end(exit.target);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
+    fn finish(mut self) -> Option<SizeReport> {
+        let from = self.from?;
+        let duration = self.to.since(from);
+        let seconds = duration.as_secs_f64().max(1e-9);
+        let costs = self.costs();
+        let nr_running = self.nr_running(seconds);
+        let losses = Losses {
+            seconds,
+            nr_running,
+            max_slowdown: self.options.max_slowdown,
+            costs: [costs.low_swap_ns, costs.swap_ns, costs.high_swap_ns]
+                .map(|swap_ns| [swap_ns.0 as f64, costs.file_ns.0 as f64, 1e9 * nr_running]),
+        };
+        let memory = self.memory(seconds);
+        let quarter = Nanos(self.to.0.saturating_sub(duration.0 / 4));
+        let with_swap = self.with_swap(losses, &memory);
+        // What is idle, read back once in the time to watch for, loses as much as is allowed.
+        let idle = memory
+            .mapped_peak_bytes
+            .saturating_sub(with_swap.request.bytes)
+            / PAGE_SIZE;
+        let read_back_ns = cost_of([idle as f64, 0.0, 0.0], losses.costs[1]);
+        let trusted_s = read_back_ns / 1e9 / nr_running / losses.max_slowdown;
+        Some(SizeReport {
+            report: "size",
+            version: VERSION,
+            names: self.names.iter().cloned().collect(),
+            duration_ns: duration,
+            scan_interval_ns: self.interval(),
+            has_seen_start: self.has_seen_start(from),
+            peak_at_ns: self.peaks.mapped_at.since(from),
+            max_slowdown: losses.max_slowdown,
+            nr_running: losses.nr_running,
+            costs,
+            with_swap,
+            without_swap: self.without_swap(losses, &memory),
+            today: None,
+            programs: Vec::new(),
+            verified: None,
+            saved_per_month: {
+                let saved = memory.peak_bytes.saturating_sub(with_swap.request.bytes);
+                self.options
+                    .dram_price
+                    .map(|price| price * saved as f64 / f64::from(1 << 30))
+            },
+            growth: Growth::of(&self.series),
+            grown_idle_bytes: self.distances.appeared_and_idle_since(quarter) * PAGE_SIZE,
+            trusted_after_ns: Nanos((trusted_s * 1e9) as u64),
+            points: self.points(losses, memory.mapped_peak_bytes),
+            memory,
+            record: {
+                self.context.offset(from);
+                self.context.record_info()
+            },
+        })
+    }
+}
+
+impl Size {
+    /// Returns the greatest growth within a scan interval, after the first two.
+    fn burst(&self) -> u64 {
+        let interval = self.interval();
+        let begins = self.from.unwrap_or_default() + Nanos(2 * interval.0);
+        let mut earlier = self.series.iter().peekable();
+        let mut before = 0;
+        let grown = self.series.iter().map(|(time, bytes)| {
+            let is_earlier = |of: &&(Nanos, u64)| of.0 + interval <= *time;
+            while let Some((_, bytes)) = earlier.next_if(|of| is_earlier(of)) {
+                before = *bytes;
+            }
+            let counts = *time > begins && before > 0;
+            if counts {
+                bytes.saturating_sub(before)
+            } else {
+                0
+            }
+        });
+        grown.max().unwrap_or(0)
+    }
+
+    fn interval(&self) -> Nanos {
+        Nanos(self.scanned.0 / self.nr_scans.max(1))
+    }
+
+    /// Whether most of the memory appeared during the record.
+    fn has_seen_start(&self, from: Nanos) -> bool {
+        let early = from + Nanos(2 * self.interval().0);
+        let early = self.series.iter().take_while(|(end, _)| *end <= early);
+        let at_first = early.map(|(_, bytes)| *bytes).max();
+        at_first.is_some_and(|bytes| bytes < self.peaks.mapped / 2)
+    }
+
+    fn memory(&self, seconds: f64) -> SizedMemory {
+        let [mapped, unknown] = self.page_seconds;
+        let mean = |page_seconds: f64| (page_seconds / seconds * PAGE_SIZE as f64) as u64;
+        let peaks = &self.peaks;
+        SizedMemory {
+            peak_bytes: peaks.charged.unwrap_or(peaks.mapped),
+            mapped_mean_bytes: mean(mapped),
+            mapped_peak_bytes: peaks.mapped,
+            swap_backed_peak_bytes: peaks.swap_backed,
+            file_peak_bytes: peaks.file,
+            unknown_mean_bytes: mean(unknown),
+            swapped_peak_bytes: peaks.swapped,
+            kernel_peak_bytes: peaks.kernel,
+            unmapped_peak_bytes: peaks.unmapped,
+            unmapped_needed: self.cached.map(|[again, once, unknown]| {
+                let needed = SizeEstimate {
+                    bytes: again + unknown,
+                    low_bytes: again,
+                    high_bytes: again + once + unknown,
+                };
+                needed.map(|bytes| bytes.min(peaks.unmapped.unwrap_or(bytes)))
+            }),
+        }
+    }
+
+    /// Returns memory that no page scan covers: the kernel's, and page cache that nobody maps.
+    fn not_mapped(memory: &SizedMemory) -> SizeEstimate {
+        let kernel = SizeEstimate::exactly(memory.kernel_peak_bytes.unwrap_or(0));
+        let unmapped = memory.unmapped_peak_bytes.unwrap_or(0);
+        let not_known = SizeEstimate {
+            low_bytes: 0,
+            ..SizeEstimate::exactly(unmapped)
+        };
+        kernel.plus(memory.unmapped_needed.unwrap_or(not_known))
+    }
+
+    fn with_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
+        let floor = self.peaks.kept + LEAST.min(memory.mapped_peak_bytes);
+        let mapped = losses.least(&self.distances.all, memory.mapped_peak_bytes);
+        let mapped = mapped.map(|bytes| bytes.max(floor.min(memory.mapped_peak_bytes)));
+        let request = mapped.plus(Self::not_mapped(memory));
+        let request =
+            request.map(|bytes| bytes.min(memory.peak_bytes.max(memory.mapped_peak_bytes)));
+        let burst = self.burst();
+        let burst = burst.min(memory.mapped_peak_bytes.saturating_sub(mapped.bytes));
+        let limit = request.plus(SizeEstimate::exactly(burst));
+        let swap_backed = memory.swap_backed_peak_bytes;
+        // At worst, all memory of files is in use, and takes the place of the rest.
+        let in_memory = mapped.low_bytes.saturating_sub(memory.file_peak_bytes);
+        SizeAdvice {
+            request,
+            high: SizeEstimate {
+                bytes: request.high_bytes,
+                ..request
+            },
+            limit: SizeEstimate {
+                bytes: limit.high_bytes,
+                ..limit
+            },
+            swap: SizeEstimate {
+                bytes: swap_backed.saturating_sub(in_memory) + memory.swapped_peak_bytes,
+                low_bytes: swap_backed.saturating_sub(mapped.high_bytes)
+                    + memory.swapped_peak_bytes,
+                high_bytes: swap_backed + memory.swapped_peak_bytes,
+            },
+        }
+    }
+
+    fn without_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
+        let anonymous = memory.swap_backed_peak_bytes + memory.swapped_peak_bytes;
+        let files = losses.least(&self.distances.files, memory.file_peak_bytes);
+        let files = files.map(|bytes| bytes.max(self.peaks.kept_files));
+        let all = SizeEstimate::exactly(anonymous)
+            .plus(files)
+            .plus(Self::not_mapped(memory));
+        SizeAdvice {
+            request: all,
+            high: SizeEstimate {
+                bytes: all.high_bytes,
+                ..all
+            },
+            limit: SizeEstimate {
+                bytes: all.high_bytes,
+                ..all
+            },
+            swap: SizeEstimate::default(),
+        }
+    }
+
+    fn points(&self, losses: Losses, peak: u64) -> Vec<SizePoint> {
+        let steps = 1..=POINTS;
+        let point = |step: u64| {
+            let limit_bytes = peak / PAGE_SIZE * step / POINTS * PAGE_SIZE;
+            let lost = self.distances.all.greatest.beyond(limit_bytes / PAGE_SIZE);
+            SizePoint {
+                limit_bytes,
+                refaults_per_s: (lost[0] + lost[1]) / losses.seconds,
+                slowdown: losses.slowdown(lost),
+            }
+        };
+        steps.map(point).collect()
+    }
+}

@@ -1,0 +1,233 @@
+//! Tries limits on a running control group: does it lose no more than is allowed?
+//!
+//! Approach: the group is limited to the estimate, and its loss is measured for some seconds, once it has settled. If
+//! it loses too much, the limit rises, first by a twentieth, until it fits. Else the limit falls, until it does not fit.
+//! Limits between the two follow, until they differ by a twentieth. A trial ends early once it has lost what it may lose
+//! in all of its time.
+//!
+//! Limits: a trial of seconds does not show what happens once a minute.
+
+use std::time::Duration;
+
+use isotherm_engine::{Nanos, PAGE_SIZE};
+
+use crate::report::{SizeEstimate, SizeReport, TrialsEnd, TriedLimit, Verified};
+
+/// Number of looks after a change of the limit that are not measured: the kernel reclaims.
+const SETTLE_LOOKS: u32 = 4;
+/// Share of that time whose loss ends the trial.
+const SETTLE_LOSS: f64 = 0.1;
+/// Number of looks during a trial.
+const LOOKS: u32 = 15;
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Factor between the limits that are found: one that fits, one that does not.
+const STEP: f64 = 1.05;
+/// Tolerance of that: limits are whole pages.
+const SLACK: f64 = 1.005;
+/// Factor on the limit up to which memory in use has reached it: the kernel counts pages in batches.
+const REACHED: f64 = 1.02;
+/// Most such factors between two trials.
+const REACH_MAX: i32 = 4;
+/// Most trials.
+const TRIALS: usize = 12;
+
+/// State of a control group's processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GroupState {
+    /// Time that its threads have lost so far by waiting for memory, as a mean over those that ran.
+    pub lost: Nanos,
+    /// Major faults so far.
+    pub major_faults: u64,
+    /// Charged bytes.
+    pub used_bytes: u64,
+    /// Whether any process is left.
+    pub is_alive: bool,
+}
+
+/// A control group whose memory can be limited.
+pub trait LimitedGroup {
+    /// Limits the group's memory.
+    fn limit(&mut self, bytes: u64) -> anyhow::Result<()>;
+    /// Returns the state of its processes.
+    fn look(&mut self) -> anyhow::Result<GroupState>;
+    /// Waits; returns `false` if the user ends the trials.
+    fn wait(&mut self, time: Duration) -> bool;
+}
+
+/// Returns the least limit that fits.
+fn least(trials: &[TriedLimit]) -> Option<u64> {
+    let fits = trials.iter().filter(|trial| trial.fits);
+    fits.map(|trial| trial.limit_bytes).min()
+}
+
+/// Tries limits from the estimate `start` on. The limit of the last trial is left in place.
+pub fn verify(
+    report: &SizeReport,
+    start: SizeEstimate,
+    group: &mut impl LimitedGroup,
+) -> anyhow::Result<Verified> {
+    let peak = report.memory.peak_bytes.max(PAGE_SIZE);
+    let mut limit = start.bytes.clamp(PAGE_SIZE, peak);
+    let mut trials: Vec<TriedLimit> = Vec::new();
+    let mut reach = 1;
+    let end = loop {
+        let (trial, end) = tried(report.max_slowdown, limit, group)?;
+        trials.push(trial);
+        if let Some(end) = end {
+            break end;
+        }
+        let failed = trials.iter().filter(|trial| !trial.fits);
+        let failed = failed.map(|trial| trial.limit_bytes).max();
+        let next = match (least(&trials), failed) {
+            (Some(fits), Some(fails)) if fits as f64 <= fails as f64 * STEP * SLACK => {
+                break TrialsEnd::Found;
+            }
+            (Some(fits), Some(fails)) => (fits as f64 * fails as f64).sqrt(),
+            (None, Some(fails)) if fails >= peak => break TrialsEnd::NeverFits,
+            (None, Some(fails)) => fails as f64 * STEP.powi(reach),
+            (Some(fits), None) => fits as f64 / STEP.powi(reach),
+            (None, None) => break TrialsEnd::Ended,
+        };
+        if trials.len() == TRIALS {
+            break TrialsEnd::Enough;
+        }
+        reach = REACH_MAX.min(2 * reach);
+        limit = (next as u64).clamp(PAGE_SIZE, peak) / PAGE_SIZE * PAGE_SIZE;
+    };
+    Ok(Verified {
+        least_bytes: least(&trials),
+        trials,
+        end,
+        applied_bytes: None,
+    })
+}
+
+/// Tries one limit. Returns the end of all trials, if this one ends them.
+fn tried(
+    allowed: f64,
+    limit_bytes: u64,
+    group: &mut impl LimitedGroup,
+) -> anyhow::Result<(TriedLimit, Option<TrialsEnd>)> {
+    let look_s = LOOK_EVERY.as_secs_f64();
+    group.look()?;
+    group.limit(limit_bytes)?;
+    let mut last = group.look()?;
+    let (mut goes_on, mut is_settled, mut seconds) = (true, false, 0.0);
+    // While the limit settles, pages that were just reclaimed may return. Only a loss above a tenth of the time counts.
+    let mut first = last;
+    for look in 0..SETTLE_LOOKS + LOOKS {
+        if !goes_on || !last.is_alive {
+            break;
+        }
+        goes_on = group.wait(LOOK_EVERY);
+        last = group.look()?;
+        let is_settling = look < SETTLE_LOOKS;
+        let bound_s = if is_settling {
+            f64::from(SETTLE_LOOKS) * look_s * allowed.max(SETTLE_LOSS)
+        } else {
+            allowed * f64::from(LOOKS) * look_s
+        };
+        let lost_s = last.lost.since(first.lost).as_secs_f64();
+        seconds += look_s;
+        if lost_s > bound_s {
+            break;
+        }
+        if look + 1 == SETTLE_LOOKS {
+            (first, seconds) = (last, 0.0);
+            is_settled = true;
+        }
+    }
+    let seconds_or_one = if seconds > 0.0 { seconds } else { 1.0 };
+    let slowdown = (last.lost.since(first.lost).as_secs_f64() / seconds_or_one).min(1.0);
+    let end = match (goes_on, last.is_alive) {
+        (_, false) => Some(TrialsEnd::Ended),
+        (false, true) => Some(TrialsEnd::Stopped),
+        (true, true) => None,
+    };
+    let faults = last.major_faults.saturating_sub(first.major_faults);
+    // A limit that the kernel cannot reach takes nothing away.
+    let is_reached = last.used_bytes as f64 <= limit_bytes as f64 * REACHED;
+    let trial = TriedLimit {
+        limit_bytes,
+        used_bytes: last.used_bytes,
+        slowdown,
+        major_faults_per_s: faults as f64 / seconds_or_one,
+        seconds,
+        fits: end.is_none() && is_settled && is_reached && slowdown <= allowed,
+    };
+    Ok((trial, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SizeOptions;
+    use crate::tests::{items, size};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A group that loses a tenth of its time below a limit, nothing above, and ends after some looks.
+    struct Fake {
+        needs: u64,
+        limit: u64,
+        state: GroupState,
+        looks_left: u32,
+    }
+
+    impl LimitedGroup for Fake {
+        fn limit(&mut self, bytes: u64) -> anyhow::Result<()> {
+            self.limit = bytes;
+            Ok(())
+        }
+
+        fn look(&mut self) -> anyhow::Result<GroupState> {
+            self.looks_left = self.looks_left.saturating_sub(1);
+            self.state.is_alive = self.looks_left > 0;
+            Ok(self.state)
+        }
+
+        fn wait(&mut self, time: Duration) -> bool {
+            if self.limit < self.needs {
+                let lost = time.as_nanos() as u64 / 10;
+                self.state.lost = self.state.lost + Nanos(lost);
+            }
+            true
+        }
+    }
+
+    fn tried_on(needs: u64, looks_left: u32) -> Verified {
+        let mut report = size(&items("", |_| 0..0), SizeOptions::default());
+        report.memory.peak_bytes = 200 * MIB;
+        let mut fake = Fake {
+            needs,
+            limit: 0,
+            state: GroupState::default(),
+            looks_left,
+        };
+        let start = SizeEstimate::exactly(100 * MIB);
+        verify(&report, start, &mut fake).expect("no error")
+    }
+
+    #[test]
+    fn the_least_limit_that_fits_is_found_from_below_and_from_above() {
+        for needs in [70 * MIB, 99 * MIB, 101 * MIB, 150 * MIB] {
+            let found = tried_on(needs, 1000);
+            assert_eq!(found.end, TrialsEnd::Found, "{found:?}");
+            let least = found.least_bytes.expect("one fits");
+            assert!(
+                (needs..needs * 106 / 100).contains(&least),
+                "{needs}: {least}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_trial_that_loses_much_is_short_and_ends_with_the_processes() {
+        let found = tried_on(110 * MIB, 1000);
+        assert!(found.trials[0].seconds <= 2.0, "{found:?}");
+        assert_eq!(tried_on(500 * MIB, 1000).end, TrialsEnd::NeverFits);
+        let ended = tried_on(70 * MIB, 10);
+        assert_eq!((ended.end, ended.least_bytes), (TrialsEnd::Ended, None));
+    }
+}
