@@ -66,8 +66,13 @@ impl fmt::Display for Permissions {
 impl MappedArea {
     /// Whether a file backs it. Shared memory also has a name, but is paged out to swap.
     pub fn is_file(&self) -> bool {
+        Self::is_name_of_file(&self.name)
+    }
+
+    /// Whether a file backs mappings of this name.
+    pub fn is_name_of_file(name: &str) -> bool {
         let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
-        self.name.starts_with('/') && !shared_memory.iter().any(|p| self.name.starts_with(p))
+        name.starts_with('/') && !shared_memory.iter().any(|p| name.starts_with(p))
     }
 
     /// Whether it is private memory that no file backs.

@@ -29,8 +29,9 @@ pub enum CgroupError {
     Mounts(#[source] io::Error),
 }
 
-/// Finds the directory of a group by its path, or by its name within a hierarchy (`/system.slice/redis.service`), the
-/// first one with a memory controller. Only directories on a mount of control groups count: any user can choose the name and content of a directory elsewhere.
+/// Finds the directory of a group by its path, or by its name within a hierarchy (`/system.slice/redis.service`). Of
+/// several, the first with a memory controller counts. Only directories on a mount of control groups count: any user
+/// can choose the name and content of a directory elsewhere.
 pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(CgroupError::Mounts)?;
     let tried = candidates(name, &mounts);
@@ -109,6 +110,14 @@ impl GroupMemory {
             used: read("memory.current").or_else(|| read("memory.usage_in_bytes")),
         }
     }
+
+    /// Returns the pages of files that the group at `directory` has read again after they were reclaimed, those below it
+    /// included; `None` where the kernel does not count them.
+    pub fn file_refaults(directory: &Path) -> Option<u64> {
+        let stat = fs::read_to_string(directory.join("memory.stat")).ok()?;
+        let of_all = text::counter(&stat, "total_workingset_refault_file");
+        of_all.or_else(|| text::counter(&stat, "workingset_refault_file"))
+    }
 }
 
 /// Returns the smallest limit of the group at `directory` and those above it, and the memory charged against it.
@@ -180,8 +189,8 @@ pub struct GroupNumbers {
 }
 
 impl GroupNumbers {
-    /// Returns the groups of the hierarchy in which memory is charged, by the inode numbers of their directories. The names
-    /// are those of `/proc/PID/cgroup`.
+    /// Returns the groups of the hierarchy in which memory is charged, by the inode numbers of their directories. The
+    /// names are those of `/proc/PID/cgroup`.
     pub fn by_inode() -> BTreeMap<u64, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let has_memory = |point: &&str| {

@@ -231,8 +231,8 @@ fn page_out(
     Ok(true)
 }
 
-/// Freezes a group of version 2, unless somebody else has. That is noted first: whatever happens to this command, a
-/// later `wake` thaws the group.
+/// Freezes a control group of version 2. A group that is frozen already is left alone. The note is written before, so
+/// that `wake` thaws the group even if this command is killed.
 fn freeze(note: &mut Note) -> anyhow::Result<()> {
     let path = note.group.join(FREEZE);
     let now = fs::read_to_string(&path).with_context(|| {

@@ -114,22 +114,6 @@ impl TriedGroup {
         &self.before[0].0
     }
 
-    /// Returns the pages of files that were read again after they were reclaimed, so far; 0 where that is not counted.
-    fn file_refaults(&self) -> u64 {
-        let stat = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
-        let value = |name: &str| {
-            let value = stat
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            value.and_then(|value| value.parse().ok())
-        };
-        // Version 1 sums over the groups below in fields of their own.
-        let of_all = value("total_workingset_refault_file");
-        of_all
-            .or_else(|| value("workingset_refault_file"))
-            .unwrap_or(0)
-    }
-
     /// Whether a process waits for memory that version 1 cannot reclaim.
     fn is_stuck(&self) -> bool {
         let control = fs::read_to_string(self.directory.join(OOM_CONTROL));
@@ -179,7 +163,7 @@ impl LimitedGroup for TriedGroup {
 
     fn look(&mut self) -> anyhow::Result<GroupState> {
         let (waited, faults, is_alive) = self.new_waits();
-        let file_refaults = self.file_refaults();
+        let file_refaults = GroupMemory::file_refaults(&self.directory).unwrap_or(0);
         let new = file_refaults.saturating_sub(self.file_refaults);
         self.file_refaults = file_refaults;
         let waited = waited + Nanos(new.saturating_mul(self.file_cost.0));

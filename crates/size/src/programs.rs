@@ -187,8 +187,8 @@ java | java | JAVA_TOOL_OPTIONS=-Da=b -XX:MaxRAMPercentage=50 | 50 % of the limi
 java | java | - | - | -Xmx750m
 server | server | GOMEMLIMIT=1GiB | 1GiB | GOMEMLIMIT=900MiB
 node | node x.js | NODE_OPTIONS=--max-old-space-size=512 | 512 | --max-old-space-size=750
-redis-server | redis-server --maxmemory 4gb | - | 4gb | leave it
-memcached | memcached -u nobody -m 8000 | - | 8000 MiB | leave it
+redis-server | redis-server --maxmemory 4gb | - | 4gb | less evicts keys
+memcached | memcached -u nobody -m 8000 | - | 8000 MiB | less evicts items
 postgres | postgres -D /x | - | 128MB | what of it is idle
 ";
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use isotherm_engine::calibration::{Calibration, Measured};
 use isotherm_engine::monitor::bits::{NONE, mask, or};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, GroupCharge, Nanos, PAGE_SIZE, TargetId};
+use isotherm_linux::areas::MappedArea;
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::pages::PageSnapshot;
 use isotherm_report::{Accumulate, MappingTable, RecordContext, RecordEnd, Scope};
@@ -125,7 +126,7 @@ impl Size {
             };
             let files = mappings
                 .parts(target, range)
-                .filter(|(_, name)| is_file(name));
+                .filter(|(_, name)| MappedArea::is_name_of_file(name));
             BlockFacts {
                 file: all(&mut files.map(|(part, _)| part)),
                 kept: all(&mut mappings.unreclaimable(target, range)),
@@ -225,12 +226,6 @@ impl Size {
             .map(|[first, last]| last.since(*first).as_secs_f64());
         (spent.sum::<f64>() / seconds).max(1.0)
     }
-}
-
-/// Returns whether pages of a mapping with this name are those of a file on a disk.
-fn is_file(name: &str) -> bool {
-    const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/shm/", "/SYSV", "/dev/zero"];
-    name.starts_with('/') && !IN_MEMORY.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Converts accesses to a loss.
@@ -410,7 +405,7 @@ impl Size {
         }
     }
 
-    /// Returns memory that no page scan covers: the kernel's, and page cache that nobody maps.
+    /// Returns the kernel memory and the unmapped page cache that are needed. Page scans do not cover them.
     fn not_mapped(memory: &SizedMemory) -> SizeEstimate {
         let kernel = SizeEstimate::exactly(memory.kernel_peak_bytes.unwrap_or(0));
         let unmapped = memory.unmapped_peak_bytes.unwrap_or(0);

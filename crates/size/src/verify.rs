@@ -110,7 +110,6 @@ fn tried(
     group: &mut impl LimitedGroup,
 ) -> anyhow::Result<(TriedLimit, Option<TrialsEnd>)> {
     let look_s = LOOK_EVERY.as_secs_f64();
-    group.look()?;
     group.limit(limit_bytes)?;
     let mut last = group.look()?;
     let (mut goes_on, mut is_settled, mut seconds) = (true, false, 0.0);

@@ -72,9 +72,7 @@ pub(crate) struct MachineView {
 
 impl MachineView {
     pub(crate) fn new(now: Nanos) -> anyhow::Result<Self> {
-        let ram = node::all()?.into_iter();
-        let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
-        nodes.sort_unstable_by_key(|(_, frames)| frames.start);
+        let nodes = ram_by_node()?;
         Ok(Self {
             next: now,
             ends: [now; 2],
@@ -417,6 +415,14 @@ impl MachineView {
         })
         .collect()
     }
+}
+
+/// Returns the nodes' ranges of RAM as frames, in ascending order.
+pub(super) fn ram_by_node() -> anyhow::Result<Vec<(u32, Range<u64>)>> {
+    let ram = node::all()?.into_iter();
+    let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
+    nodes.sort_unstable_by_key(|(_, frames)| frames.start);
+    Ok(nodes)
 }
 
 /// Returns the node of a frame; `None` if it is no RAM.

@@ -10,10 +10,9 @@ use isotherm_engine::Nanos;
 use isotherm_engine::frames::FrameMap;
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_linux::cgroup::GroupNumbers;
-use isotherm_linux::node;
 
 use super::CacheView;
-use crate::monitor::by_frame::frames;
+use crate::monitor::machine::ram_by_node;
 
 /// Share of a CPU for scans of the page cache.
 const SHARE: f64 = 0.01;
@@ -35,12 +34,9 @@ impl GroupCache {
             .ino();
         let group = GroupNumbers::by_inode().remove(&inode);
         let group = group.context("the group has no memory controller")?;
-        let ram = node::all()?.into_iter();
-        let mut nodes: Vec<_> = ram.map(|(node, range)| (node, frames(&range))).collect();
-        nodes.sort_unstable_by_key(|(_, frames)| frames.start);
         Ok(Self {
             view: CacheView::new(now)?,
-            nodes,
+            nodes: ram_by_node()?,
             group,
             bytes: None,
         })
