@@ -22,6 +22,7 @@ REPORTS = {
     "Summary": "report-summary",
     "Footprint": "report-footprint",
     "ReclaimCurve": "reclaim-curve",
+    "Size": "size",
     "Check": "check",
     "Tune": "tune",
     "Calibration": "calibrate",

@@ -12,8 +12,9 @@ use isotherm_report::access::{HotRate, OptionalBounds, SortBy, Which};
 use isotherm_report::read::{self, ReadExtent};
 use isotherm_report::{
     Access, AccessOptions, Accumulate, Footprint, Heatmap, HeatmapOptions, Idle, IdleOptions,
-    Overviews, ReclaimCurve, ReclaimCurveOptions, Scope, SummaryReport, Wss, WssOptions,
+    ReclaimCurve, ReclaimCurveOptions, Scope, Wss, WssOptions,
 };
+use isotherm_size::{Size, SizeOptions, SizedSummary};
 use isotherm_view::page::{self, Data};
 use isotherm_view::{Document, Finished};
 use pyo3::exceptions::PyValueError;
@@ -114,6 +115,13 @@ fn scope(target: Option<u32>, start: Option<Time>, stop: Option<Time>) -> Scope 
 fn require(extent: &ReadExtent, scope: &Scope, at: Option<Nanos>) -> PyResult<()> {
     let there = extent.require(scope, at);
     there.map_err(|nothing| raise(nothing, Doing::Reading))
+}
+
+fn no_page_scans() -> PyErr {
+    let error = anyhow::anyhow!(
+        "the record holds no page scans in this part; make one with `isotherm record --pages`"
+    );
+    raise(error, Doing::Reading)
 }
 
 fn percentiles_or(given: Option<Vec<f64>>, default: Vec<f64>) -> PyResult<Vec<f64>> {
@@ -317,10 +325,7 @@ impl Record {
                 min: min_size.map(|Bytes(bytes)| bytes),
                 max: max_size.map(|Bytes(bytes)| bytes),
             },
-            rate: OptionalBounds {
-                min: rate(min_rate),
-                max: rate(max_rate),
-            },
+            rate: OptionalBounds::new(rate(min_rate), rate(max_rate)),
             age: OptionalBounds {
                 min: min_age.map(|Time(time)| time),
                 max: max_age.map(|Time(time)| time),
@@ -394,12 +399,7 @@ impl Record {
         };
         let make = |header: &Header| ReclaimCurve::new(header, scope, options);
         let (curve, _) = self.accumulate(py, scope, true, make)?;
-        let curve = curve.finish().ok_or_else(|| {
-            let error = anyhow::anyhow!(
-                "the record holds no page scans in this part; make one with `isotherm record --pages`"
-            );
-            raise(error, Doing::Reading)
-        })?;
+        let curve = curve.finish().ok_or_else(no_page_scans)?;
         Ok(Report::new("reclaim_curve", Whole(curve)))
     }
 
@@ -413,11 +413,41 @@ impl Record {
         stop: Option<Time>,
     ) -> PyResult<Report> {
         let scope = scope(target, start, stop);
-        let make = |header: &Header| Overviews::new(header, scope);
-        let (overviews, extent) = self.accumulate(py, scope, false, make)?;
+        let make = |header: &Header| SizedSummary::new(header, scope);
+        let (summary, extent) = self.accumulate(py, scope, true, make)?;
         require(&extent, &scope, None)?;
-        let report = SummaryReport::new(overviews.finish());
-        Ok(Report::new("summary", Whole(report)))
+        Ok(Report::new("summary", Whole(summary.finish())))
+    }
+
+    /// The memory that the program needs: request, `memory.high` and limit of a container, and swap, each with bounds,
+    /// for a record of page scans. `max_slowdown`: the loss that the program may have (default 1 %). `refault_cost`: the
+    /// time that it loses for each page read back from swap (default: measured with the record, else 11 us);
+    /// `file_refault_cost`: from a file (default 100 us). `dram_price`: of a GiB for a month.
+    #[pyo3(signature = (*, target=None, start=None, stop=None, max_slowdown=None, refault_cost=None, file_refault_cost=None, dram_price=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords")]
+    fn size(
+        &self,
+        py: Python<'_>,
+        target: Option<u32>,
+        start: Option<Time>,
+        stop: Option<Time>,
+        max_slowdown: Option<Share>,
+        refault_cost: Option<Time>,
+        file_refault_cost: Option<Time>,
+        dram_price: Option<f64>,
+    ) -> PyResult<Report> {
+        let scope = scope(target, start, stop);
+        let default = SizeOptions::default();
+        let options = SizeOptions {
+            max_slowdown: max_slowdown.map_or(default.max_slowdown, |Share(share)| share),
+            swap_cost: refault_cost.map(|Time(cost)| cost),
+            file_cost: file_refault_cost.map(|Time(cost)| cost),
+            dram_price,
+        };
+        let make = |header: &Header| Size::new(header, scope, options);
+        let (size, _) = self.accumulate(py, scope, true, make)?;
+        let size = size.finish().ok_or_else(no_page_scans)?;
+        Ok(Report::new("size", Whole(size)))
     }
 
     /// Resident size, swap, working set and the machine's memory over time.

@@ -523,10 +523,7 @@ fn lowered(
         ));
     }
     // All processes of a simulated machine; a live session must name its targets.
-    let anybody = TargetSpec::Processes {
-        processes: Vec::new(),
-        children: false,
-    };
+    let anybody = TargetSpec::named(Vec::new());
     let spec = if acts {
         request.act(&contexts, Some(anybody))
     } else {

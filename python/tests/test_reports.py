@@ -47,9 +47,20 @@ def test_a_reclaim_curve_is_the_commands(trace: isotherm.Record, trace_path: Pat
     assert curve["unknown_mean_bytes"] == 2 * 4096
 
 
-@pytest.mark.parametrize("kind", ["wss", "idle", "access", "heatmap", "reclaim_curve", "summary", "footprint"])
+def test_a_size_is_the_commands(trace: isotherm.Record, trace_path: Path) -> None:
+    size = trace.size(max_slowdown="2%", refault_cost="20us", dram_price=3.5)
+    options = ("--max-slowdown", "2%", "--refault-cost", "20us", "--price", "dram=3.5", "--json")
+    printed = command("size", trace_path, *options)
+    assert size.to_dict() == json.loads(printed.stdout)
+    request = size["with_swap"]["request"]
+    assert 0 < request["low_bytes"] <= request["bytes"] <= request["high_bytes"]
+    needed = trace.summary()["needed"]
+    assert needed["low_bytes"] <= needed["high_bytes"] <= needed["peak_bytes"]
+
+
+@pytest.mark.parametrize("kind", ["size", "wss", "idle", "access", "heatmap", "reclaim_curve", "summary", "footprint"])
 def test_a_table_has_what_its_csv_has(record: isotherm.Record, trace: isotherm.Record, kind: str) -> None:
-    report: isotherm.Report[Any] = getattr(trace if kind == "reclaim_curve" else record, kind)()
+    report: isotherm.Report[Any] = getattr(trace if kind in {"reclaim_curve", "size"} else record, kind)()
     table = pa.table(report)
     rows = list(csv.DictReader(io.StringIO(report.to_csv())))
     assert table.num_rows > 0
@@ -157,6 +168,7 @@ def test_reports_have_the_keys_of_their_types(record: isotherm.Record, trace: is
         isotherm.results.Summary: record.summary(),
         isotherm.results.Footprint: record.footprint(),
         isotherm.results.ReclaimCurve: trace.reclaim_curve(),
+        isotherm.results.Size: trace.size(),
         isotherm.results.Check: isotherm.check("[{action: stat}]"),
     }
     for kind, report in reports.items():

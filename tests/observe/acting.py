@@ -45,4 +45,13 @@ spec = daemon_set["spec"]["template"]["spec"]
 assert spec["automountServiceAccountToken"] is False
 holders = [c["name"] for c in spec["containers"] if any(m["name"] == "token" for m in c.get("volumeMounts", []))]
 assert holders == ["proxy", "api"], holders
+
+recommending = list(yaml.safe_load_all((folder / "recommend/recommend.yaml").read_text()))
+(spec,) = [d["spec"]["template"]["spec"] for d in recommending if d["kind"] == "Deployment"]
+assert spec["automountServiceAccountToken"] is False
+holders = [c["name"] for c in spec["containers"] if any(m["name"] == "token" for m in c.get("volumeMounts", []))]
+assert holders == ["api"], holders
+resizing = yaml.safe_load((folder / "recommend/resize/kustomization.yaml").read_text())
+tests = [of for of in yaml.safe_load(resizing["patches"][0]["patch"]) if of["op"] == "test"]
+assert [container({"spec": {"template": {"spec": spec}}}, "isotherm")["args"][2]] == [of["value"] for of in tests]
 sys.exit(0)

@@ -77,7 +77,8 @@ def main() -> None:
     rules = (ROOT / "prometheus/isotherm.rules.yaml").read_text()
     wait("the daemon's metrics", lambda: "isotherm_machine_mapped_bytes{" in get(metrics))
     told = set(re.findall(r"^# TYPE (\S+) ", get(metrics), re.MULTILINE))
-    code = (ROOT.parent / "crates/session/src/protocol/metrics.rs").read_text()
+    sources = ["metrics.rs", "metrics/pods.rs"]
+    code = "".join((ROOT.parent / "crates/session/src/protocol" / name).read_text() for name in sources)
     for name in set(re.findall(r"\bisotherm_[a-z_]+", rules + str(queries))):
         family = re.sub("_(total|info)$", "", name)
         assert family in told or f'"{family}"' in code, f"nobody tells {name}"
@@ -94,8 +95,14 @@ def main() -> None:
     wait("the pod's memory", lambda: any(float(of["value"][1]) > 48 << 20 for of in asked(prometheus, by_pod)))
     pods = [(of["metric"]["namespace"], of["metric"]["pod"]) for of in asked(prometheus, by_pod)]
     assert pods == [("shop", "cart-7d9f")], pods
-    for name in ["isotherm:cold_share:by_cgroup", "isotherm:monitor_cpu:share"]:
+    for name in ["isotherm:cold_share:by_cgroup", "isotherm:monitor_cpu:share", "isotherm:request_bytes:by_container"]:
         assert asked(prometheus, name), name
+    # Where there is no swap, it needs nearly all of it.
+    need = (
+        'isotherm_needed_bytes{bound="estimate"} <= on (instance, cgroup) isotherm_charged_bytes'
+        ' and on (instance, cgroup) isotherm_pod_info{container="web"}'
+    )
+    wait("the need of the pod's container", lambda: asked(prometheus, need))
     state = json.loads(get(f"{prometheus}/api/v1/rules"))["data"]["groups"]
     for rule in state[0]["rules"]:
         assert rule["health"] == "ok", rule

@@ -18,6 +18,7 @@ finish() {
 }
 if [[ -x $venv/bin/kubernetes-validate ]]; then
     check "manifests" "$venv/bin/kubernetes-validate" --strict --quiet contrib/kubernetes/daemonset.yaml
+    check "manifests that recommend" "$venv/bin/kubernetes-validate" --strict --quiet contrib/kubernetes/recommend/recommend.yaml
     check "manifests that act" "$venv/bin/python" tests/observe/acting.py
 else
     skip "there is no kubernetes-validate"
@@ -42,7 +43,7 @@ pids=()
 end() {
     ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
     wait || true
-    [[ ! -d ${group:-} ]] || rmdir "$group"
+    [[ ! -d ${group:-} ]] || rmdir "$group" "${group%/*}"
     rm -rf "$folder"
 }
 trap end EXIT
@@ -52,8 +53,10 @@ metrics=127.0.0.1:$(port) prometheus=127.0.0.1:$(port)
 uid=0a1b2c3d-1111-2222-3333-444455556666
 group=$(awk '$3 == "cgroup" && $4 ~ /(^|,)memory(,|$)/ { print $2; exit }' /proc/mounts)
 [[ -n $group ]] || group=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
-group=$group/isotherm-test-pod${uid//-/_}.slice
-mkdir -p "$folder/pods/shop_cart-7d9f_$uid" "$group"
+id=$(printf 'ab%.0s' {1..32})
+group=$group/isotherm-test-pod${uid//-/_}.slice/cri-containerd-$id.scope
+mkdir -p "$folder/pods/shop_cart-7d9f_$uid" "$folder/containers" "$group"
+touch "$folder/containers/cart-7d9f_shop_web-$id.log"
 python3 -c 'import time; kept = bytearray(64 << 20); time.sleep(120)' &
 pids+=($!)
 echo $! >"$group/cgroup.procs"

@@ -195,15 +195,12 @@ mod tests {
         let check = |path: &str, text: &str, wanted: &str| {
             assert_eq!(for_book(Path::new(path), text, &chapters), wanted);
         };
-        check(
-            "docs/how-to/b.md",
-            "[a](../a.md#x), [top](../../README.md), ![p](../images/p.png) [code](../../crates/c.rs).",
-            "[a](../a.md#x), [top](../index.md), ![p](../images/p.png) code.",
-        );
-        check(
-            "README.md",
-            "[a](docs/a.md), [web](https://a.b), [rules](CONTRIBUTING.md), [book](docs/SUMMARY.md)",
-            "[a](a.md), [web](https://a.b), rules, book",
-        );
+        let text = "[a](../a.md#x), [top](../../README.md), ![p](../images/p.png) [code](../../crates/c.rs).";
+        let wanted = "[a](../a.md#x), [top](../index.md), ![p](../images/p.png) code.";
+        check("docs/how-to/b.md", text, wanted);
+        let text =
+            "[a](docs/a.md), [web](https://a.b), [rules](CONTRIBUTING.md), [book](docs/SUMMARY.md)";
+        let wanted = "[a](a.md), [web](https://a.b), rules, book";
+        check("README.md", text, wanted);
     }
 }

@@ -258,17 +258,14 @@ mod tests {
             ("docs/how-to/b.md", "# B\n"),
         ];
         check(&[&files[..], &[(SUMMARY, list)]].concat(), &[]);
-        check(
-            &[&files[..], &[(SUMMARY, "- [A](a.md)\n- [A](a.md)\n")]].concat(),
-            &[
-                "docs/SUMMARY.md: names docs/a.md 2 times, not once",
-                "docs/SUMMARY.md: names docs/how-to/b.md 0 times, not once",
-            ],
-        );
-        check(
-            &files[..2],
-            &["docs/SUMMARY.md: the book has no list of chapters"],
-        );
+        let twice = [&files[..], &[(SUMMARY, "- [A](a.md)\n- [A](a.md)\n")]].concat();
+        let wanted = [
+            "docs/SUMMARY.md: names docs/a.md 2 times, not once",
+            "docs/SUMMARY.md: names docs/how-to/b.md 0 times, not once",
+        ];
+        check(&twice, &wanted);
+        let no_list = "docs/SUMMARY.md: the book has no list of chapters";
+        check(&files[..2], &[no_list]);
     }
 
     #[test]

@@ -26,9 +26,10 @@ pub(crate) const CRATES: &[CrateRule] = &[
     crate_rule("isotherm-damon", "policy engine"),
     crate_rule("isotherm-workload", "engine"),
     crate_rule("isotherm-report", "render policy engine record"),
-    crate_rule("isotherm-view", "render policy engine record report"),
+    crate_rule("isotherm-fleet", "engine"),
     crate_rule("isotherm-park", "engine linux"),
     crate_rule("isotherm-size", "render engine linux record report"),
+    crate_rule("isotherm-view", "render policy engine record report size"),
     crate_rule("isotherm-sim", "policy engine"),
     crate_rule("isotherm-symbols", "record"),
     crate_rule(
@@ -50,11 +51,11 @@ pub(crate) const CRATES: &[CrateRule] = &[
     ),
     crate_rule(
         "isotherm",
-        "render policy engine config linux record report size park view workload eval session symbols reproduce tune",
+        "render policy engine config linux record report size park fleet view workload eval session symbols reproduce tune",
     ),
     crate_rule(
         "isotherm-python",
-        "render policy engine config linux record report view session tune",
+        "render policy engine config linux record report size view session tune",
     ),
     // This crate tests the product from outside, so it imports only the formats. The guest's own tool maps memory at
     // chosen addresses.

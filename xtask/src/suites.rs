@@ -434,9 +434,8 @@ mod tests {
         let suite = Suite::new("suite", kind, 1, &["sh", "-c", script]);
         // The output is discarded: its lines would be counted as this test's own.
         let log = dir.join(format!("{}.log", script.len()));
-        run_suite(&dir, &suite, &log, &mut std::io::sink())
-            .unwrap()
-            .0
+        let ran = run_suite(&dir, &suite, &log, &mut std::io::sink());
+        ran.unwrap().0
     }
 
     #[test]
@@ -450,14 +449,8 @@ mod tests {
     #[test]
     fn a_suite_that_runs_nothing_has_failed() {
         assert_eq!(run(Kind::Tests, "echo hello").failed, 1);
-        assert_eq!(
-            run(
-                Kind::Tests,
-                "echo SKIP all: why not; echo 0 passed, 0 failed, 1 skipped"
-            )
-            .failed,
-            0
-        );
+        let script = "echo SKIP all: why not; echo 0 passed, 0 failed, 1 skipped";
+        assert_eq!(run(Kind::Tests, script).failed, 0);
     }
 
     #[test]
@@ -483,13 +476,8 @@ mod tests {
         };
         let tally = again(&["a", "b"], FIRST_ONLY);
         assert_eq!((tally.passed, tally.failed), (1, 1));
-        assert_eq!(
-            (tally.again, tally.failures),
-            (
-                vec!["a: failed, then passed alone".into()],
-                vec!["b".into()]
-            )
-        );
+        assert_eq!(tally.again, ["a: failed, then passed alone"]);
+        assert_eq!(tally.failures, ["b"]);
         // No such test, too many failures for an accident, and a suite without second tries.
         assert_eq!(again(&["a"], &["echo", "0 passed"]).failed, 1);
         assert_eq!(again(&["a"; 7], FIRST_ONLY).failed, 7);
@@ -510,28 +498,24 @@ mod tests {
             result("a", Tally::single("a", false), 2, Lane::Waiting),
             result("b", Tally::read(output), 90, Lane::Computing),
         ];
-        assert_eq!(
-            csv(&results),
-            "suite,test,seconds\na,\"a::test\",2.000\nb,\"b::test\",90.000\n"
-        );
+        let rows = "suite,test,seconds\na,\"a::test\",2.000\nb,\"b::test\",90.000\n";
+        assert_eq!(csv(&results), rows);
         let (text, success) = summary(results, Duration::from_secs(93));
         assert!(!success);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines[1..],
-            [
-                "a               0 passed    1 failed    0 skipped     2 s",
-                "b               2 passed    0 failed    1 skipped    90 s beside others",
-                "All of it took 93 s (1.6 min).",
-                "The slowest tests (target/test-logs/times.csv has all):",
-                "   90.0 s  b: b::test",
-                "    2.0 s  a: a::test",
-                "SKIP b: no",
-                "AGAIN c on 6.1: try 1",
-                "1 flaky: passed only when tried again, and counted as passed",
-                "FAIL a",
-                "2 passed, 1 failed, 1 skipped"
-            ]
-        );
+        let wanted = [
+            "a               0 passed    1 failed    0 skipped     2 s",
+            "b               2 passed    0 failed    1 skipped    90 s beside others",
+            "All of it took 93 s (1.6 min).",
+            "The slowest tests (target/test-logs/times.csv has all):",
+            "   90.0 s  b: b::test",
+            "    2.0 s  a: a::test",
+            "SKIP b: no",
+            "AGAIN c on 6.1: try 1",
+            "1 flaky: passed only when tried again, and counted as passed",
+            "FAIL a",
+            "2 passed, 1 failed, 1 skipped",
+        ];
+        assert_eq!(lines[1..], wanted);
     }
 }

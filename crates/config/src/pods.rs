@@ -25,9 +25,11 @@ const PREFIX: &str = "isotherm.io/";
 const POLICY: &str = "policy";
 /// Annotation with the minimum idle time.
 const MIN_AGE: &str = "min-age";
+/// Annotations of `isotherm recommend`, which say nothing of paging out.
+const RESIZES: [&str; 3] = ["resize", "resized", "resize-failed"];
 /// Limit of the pods in a list; a kubelet's default limit is 110.
 pub const PODS_MAX: usize = 10_000;
-/// Limit of Isotherm's annotations on one pod; there are two.
+/// Limit of Isotherm's annotations on one pod; there are five.
 const OURS_MAX: usize = 16;
 /// Limits of a name's length, and of the shown part of a value.
 const NAME_MAX: usize = 253;
@@ -45,7 +47,7 @@ pub enum PodProblem {
     Policy(String),
     #[error("isotherm.io/min-age is {0:?}, which is no time: 30s, 5m, 2h")]
     MinAge(String),
-    #[error("there is no annotation isotherm.io/{0}; there are policy and min-age")]
+    #[error("there is no annotation isotherm.io/{0}; there are policy, min-age and resize")]
     Unknown(String),
     /// The pod has more annotations of this prefix than could be meant.
     #[error("there are more than {OURS_MAX} annotations isotherm.io/...")]
@@ -204,6 +206,7 @@ impl Ours {
                 (MIN_AGE, text) => {
                     min_age = parse_time(text).map_err(|_| PodProblem::MinAge(shown(&value)))?;
                 }
+                (name, _) if RESIZES.contains(&name) => {}
                 _ => return Err(PodProblem::Unknown(name)),
             }
         }
@@ -263,20 +266,19 @@ mod tests {
         let check = |annotations: Value, wanted: Result<PodPolicy, PodProblem>| {
             assert_eq!(policy(&annotations), wanted, "{annotations}");
         };
-        check(Value::Null, Ok(PodPolicy::Report));
-        check(json!({}), Ok(PodPolicy::Report));
-        check(
+        for annotations in [
+            Value::Null,
+            json!({}),
             json!({"a/b": "c", "isotherm.io.evil/policy": "reclaim"}),
-            Ok(PodPolicy::Report),
-        );
-        check(
             json!({"isotherm.io/policy": "report"}),
-            Ok(PodPolicy::Report),
-        );
+            json!({"isotherm.io/min-age": "30s"}),
+            json!({"isotherm.io/resize": "limits", "isotherm.io/resized": "{}"}),
+        ] {
+            check(annotations, Ok(PodPolicy::Report));
+        }
         check(json!({"isotherm.io/policy": "reclaim"}), reclaim(0));
         let both = json!({"isotherm.io/min-age": "2m", "isotherm.io/policy": "reclaim"});
         check(both, reclaim(120));
-        check(json!({"isotherm.io/min-age": "30s"}), Ok(PodPolicy::Report));
     }
 
     #[test]
@@ -286,24 +288,21 @@ mod tests {
             assert!(problem.contains(wanted), "{problem}");
             assert!(problem.len() < 400, "{problem}");
         };
-        check(json!({"isotherm.io/policy": "Reclaim"}), "\"Reclaim\"");
-        check(json!({"isotherm.io/policy": ""}), "\"\"");
-        check(
-            json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "soon"}),
-            "\"soon\"",
-        );
-        check(
-            json!({"isotherm.io/policy": "reclaim", "isotherm.io/min-age": "-5s"}),
-            "min-age",
-        );
-        check(
-            json!({"isotherm.io/policy": "reclaim", "isotherm.io/minage": "1h"}),
-            "isotherm.io/minage",
-        );
-        check(
-            json!({"isotherm.io/policy": "\u{1b}".repeat(200_000)}),
-            "...",
-        );
+        for (policy, wanted) in [
+            ("Reclaim", "\"Reclaim\""),
+            ("", "\"\""),
+            (&"\u{1b}".repeat(200_000), "..."),
+        ] {
+            check(json!({"isotherm.io/policy": policy}), wanted);
+        }
+        for (key, value, wanted) in [
+            ("min-age", "soon", "\"soon\""),
+            ("min-age", "-5s", "min-age"),
+            ("minage", "1h", "isotherm.io/minage"),
+        ] {
+            let key = format!("isotherm.io/{key}");
+            check(json!({"isotherm.io/policy": "reclaim", key: value}), wanted);
+        }
         let many = (0..100).map(|i| (format!("isotherm.io/{i}"), json!("x")));
         check(many.collect::<serde_json::Map<_, _>>().into(), "more than");
     }

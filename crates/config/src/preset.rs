@@ -12,7 +12,7 @@ use isotherm_policy::scheme::{
     Quota, Scheme, WatermarkMetric, Watermarks, Weights,
 };
 
-use crate::model::ConfiguredOperations;
+use crate::model::Operations;
 
 /// One or several schemes with a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Preset {
     /// Effect in one line.
     pub summary: &'static str,
     /// Kind of memory that it is made for.
-    pub operations: ConfiguredOperations,
+    pub operations: Operations,
     pub schemes: Vec<Scheme>,
 }
 
@@ -55,11 +55,11 @@ pub const PRESETS: [(&str, &str); 5] = [
 pub fn preset(name: &str) -> Option<Preset> {
     let (name, summary) = PRESETS.into_iter().find(|(known, _)| *known == name)?;
     let (operations, schemes) = match name {
-        "ethp" => (ConfiguredOperations::Vaddr, ethp()),
-        "prcl" => (ConfiguredOperations::Vaddr, vec![prcl()]),
-        "pprcl" => (ConfiguredOperations::Paddr, vec![prcl()]),
-        "damon_reclaim" => (ConfiguredOperations::Paddr, vec![damon_reclaim()]),
-        _ => (ConfiguredOperations::Paddr, lru_sort()),
+        "ethp" => (Operations::Vaddr, ethp()),
+        "prcl" => (Operations::Vaddr, vec![prcl()]),
+        "pprcl" => (Operations::Paddr, vec![prcl()]),
+        "damon_reclaim" => (Operations::Paddr, vec![damon_reclaim()]),
+        _ => (Operations::Paddr, lru_sort()),
     };
     Some(Preset {
         name,

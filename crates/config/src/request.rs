@@ -10,7 +10,7 @@ use isotherm_policy::scheme::huge::MAX_WASTE;
 use isotherm_policy::scheme::{Action, Scheme};
 
 use crate::error::{CONTEXTS_MAX, RequestError};
-use crate::model::{ConfiguredOperations, ContextConfig, Own};
+use crate::model::{ContextConfig, Operations, Own};
 use crate::monitoring::Monitoring;
 use crate::preset::{PRESETS, preset};
 use crate::scheme_line;
@@ -105,7 +105,7 @@ impl ActingRequest {
         let mut is_physical = false;
         for name in &self.presets {
             let preset = preset(name).ok_or_else(|| no_preset(name))?;
-            is_physical |= preset.operations == ConfiguredOperations::Paddr;
+            is_physical |= preset.operations == Operations::Paddr;
             schemes.extend(preset.schemes);
         }
         Ok((schemes, is_physical))
@@ -366,15 +366,12 @@ const fn goal_flag(goal: MemoryGoal) -> &'static str {
 
 /// Returns the targets of a file's context, if it names any.
 fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
-    if context.operations == ConfiguredOperations::Paddr {
+    if context.operations == Operations::Paddr {
         return Some(TargetSpec::all_physical());
     }
     let pids = context.targets.iter().filter_map(|target| target.pid);
     let processes: Vec<ProcessSpec> = pids.map(ProcessSpec::Pid).collect();
-    (!processes.is_empty()).then_some(TargetSpec::Processes {
-        processes,
-        children: false,
-    })
+    (!processes.is_empty()).then_some(TargetSpec::named(processes))
 }
 
 /// Returns distinct names of contexts. A name has the kdamond's number, as the kernel has one context in each. If a

@@ -13,6 +13,8 @@ use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::Scheme;
 use serde::{Deserialize, Serialize};
 
+pub use isotherm_policy::ThpPolicy;
+
 /// Specification of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionSpec {
@@ -154,6 +156,14 @@ pub enum TargetSpec {
 }
 
 impl TargetSpec {
+    /// These processes without their descendants.
+    pub const fn named(processes: Vec<ProcessSpec>) -> Self {
+        Self::Processes {
+            processes,
+            children: false,
+        }
+    }
+
     /// All physical memory.
     pub const fn all_physical() -> Self {
         Self::Physical {
@@ -294,19 +304,6 @@ pub enum ClearBy {
     Madvise,
     /// `/proc/PID/clear_refs`: cheap, but stalls the target's faults; pages in the TLB may look idle.
     ClearRefs,
-}
-
-/// Huge pages at the first faults of a command that a session starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ThpPolicy {
-    /// Use the system's setting.
-    #[default]
-    Inherit,
-    /// Use them only where the program, or a scheme, asks for them.
-    Advised,
-    /// Use none, not even for schemes.
-    Never,
 }
 
 /// Actions on memory.

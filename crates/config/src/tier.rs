@@ -15,7 +15,7 @@ use isotherm_policy::scheme::{
 use thiserror::Error;
 
 use crate::kdamonds::KDAMONDS_MAX;
-use crate::model::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
+use crate::model::{Configuration, ContextConfig, DamonTarget, Operations};
 use crate::preset::{hmsdk_demote, hmsdk_promote, outside, pattern};
 use crate::topology::Topology;
 
@@ -220,10 +220,10 @@ impl TierPlan {
         };
         ContextConfig {
             kdamond,
-            operations: ConfiguredOperations::Paddr,
-            targets: vec![TargetConfig {
+            operations: Operations::Paddr,
+            targets: vec![DamonTarget {
                 regions,
-                ..TargetConfig::default()
+                ..DamonTarget::default()
             }],
             intervals: Some(intervals),
             intervals_goal: self.goals.map(|_| IntervalsGoal::default()),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use isotherm_policy::scheme::{Action, FilterKind};
 
-use crate::context::{DamonContext, Operations};
+use crate::context::{DamonContext, Operations, knows};
 use crate::error::{DamonError, Lack, Result};
 use crate::modules::Module;
 use crate::note::{Note, NotePlace, UNKNOWN_PID};
@@ -470,7 +470,7 @@ fn ignored(context: &DamonContext, layout: Layout) -> Vec<Lack> {
             lacks.push(Lack { asked_by, why });
         };
         let action = scheme.action;
-        if !operations.knows(action, layout.has_dests) {
+        if !knows(operations, action, layout.has_dests) {
             let asked_by = format!("action `{}`", action.name());
             let name = operations.name();
             let why = format!("`{name}` takes it and does nothing; `--world linux` may do it");

@@ -95,7 +95,7 @@ impl<T: Tree> TreeReader<'_, T> {
 
     fn context(&mut self, path: &TreePath) -> Result<Option<DamonContext>> {
         let operations = self.word(&path.join("operations"), |word| {
-            let mut known = [Operations::Vaddr, Operations::Fvaddr, Operations::Paddr].into_iter();
+            let mut known = Operations::ALL.into_iter();
             known.find(|operations| operations.name() == word)
         })?;
         let Some(operations) = operations else {
@@ -194,19 +194,12 @@ impl<T: Tree> TreeReader<'_, T> {
             let number: u64 = self.number(&path.join(below))?;
             Ok(u32::try_from(number).unwrap_or(u32::MAX))
         };
+        let samples = |below: &str| small(below).map(Frequency::Samples);
+        let intervals = |below: &str| small(below).map(Age::Intervals);
         Ok(AccessPattern {
-            size: Bounds {
-                min: bound("sz/min")?,
-                max: bound("sz/max")?,
-            },
-            nr_accesses: Bounds {
-                min: Frequency::Samples(small("nr_accesses/min")?),
-                max: Frequency::Samples(small("nr_accesses/max")?),
-            },
-            age: Bounds {
-                min: Age::Intervals(small("age/min")?),
-                max: Age::Intervals(small("age/max")?),
-            },
+            size: Bounds::new(bound("sz/min")?, bound("sz/max")?),
+            nr_accesses: Bounds::new(samples("nr_accesses/min")?, samples("nr_accesses/max")?),
+            age: Bounds::new(intervals("age/min")?, intervals("age/max")?),
         })
     }
 

@@ -82,29 +82,21 @@ fn on_every_version_it_runs_and_leaves_the_tree_as_it_was() {
         leftover(&tree);
         let before = tree.texts();
         let mut claim = take(&tree, notes.path()).expect("nobody uses it");
-        claim
-            .start(&[context(vec![pageout()])])
-            .expect("nothing special is asked for");
+        claim.start(&[context(vec![pageout()])]).expect("it starts");
         assert!(tree.is_on(0), "{level:?}");
         assert_eq!(claim.stats(0).expect("counters").len(), 1);
         assert_eq!(claim.pid(0).expect("a process id"), Some(1000));
         let texts = tree.texts();
         let scheme = "kdamonds/0/contexts/0/schemes/0";
         let check = |file: &str, text: &str| {
-            assert_eq!(
-                texts[&format!("{scheme}/{file}")],
-                text,
-                "{level:?}: {file}"
-            );
+            let found = &texts[&format!("{scheme}/{file}")];
+            assert_eq!(found, text, "{level:?}: {file}");
         };
         check("action", "pageout");
         check("access_pattern/age/min", "50");
         check("access_pattern/nr_accesses/max", "0");
         check("quotas/bytes", "1073741824");
-        assert_eq!(
-            claim.release().expect("nobody changed it"),
-            Vec::<String>::new()
-        );
+        assert_eq!(claim.release().expect("nobody changed it"), [""; 0]);
         assert!(!tree.is_on(0));
         assert_eq!(tree.texts(), before, "{level:?}");
         assert!(!notes.path().join("kernel-damon.json").exists());
@@ -115,10 +107,8 @@ fn on_every_version_it_runs_and_leaves_the_tree_as_it_was() {
 fn ambitious() -> DamonContext {
     let mut scheme = pageout();
     scheme.action = Action::MigrateCold;
-    scheme.destinations = vec![
-        Destination { node: 0, weight: 2 },
-        Destination { node: 1, weight: 1 },
-    ];
+    let to = |node, weight| Destination { node, weight };
+    scheme.destinations = vec![to(0, 2), to(1, 1)];
     scheme.apply_interval = Nanos::from_millis(500);
     scheme.max_nr_snapshots = 10;
     scheme.quota.tuner = Tuner::Temporal;
@@ -229,9 +219,8 @@ fn a_module_that_shares_with_nobody_is_named() {
     };
     let mut claim = Claim::take(tree.clone(), notes.path(), BOOT, vec![stat])
         .expect("no kdamond of sysfs runs");
-    let error = claim
-        .start(&[context(Vec::new())])
-        .expect_err("the module has it");
+    let started = claim.start(&[context(Vec::new())]);
+    let error = started.expect_err("the module has it");
     assert!(error.to_string().contains("DAMON_STAT"), "{error}");
     assert_eq!(tree.texts(), before);
 }
@@ -334,12 +323,8 @@ fn what_somebody_else_has_changed_is_left_to_them() {
         assert!(matches!(error, DamonError::Changed { .. }), "{error}");
     }
     let error = claim.release().expect_err("it was changed");
-    assert!(
-        error
-            .to_string()
-            .contains("schemes/0/action is cold, not pageout"),
-        "{error}"
-    );
+    let said = "schemes/0/action is cold, not pageout";
+    assert!(error.to_string().contains(said), "{error}");
     assert_eq!(tree.nr_writes(), nr_writes);
     // The next claim does not mistake it for our own leftover.
     let error = take(&tree, notes.path()).expect_err("it runs, and is not ours");
@@ -356,9 +341,8 @@ fn regions_are_read_in_order_and_those_that_were_acted_on_are_young() {
     ]);
     let mut claim = take(&tree, notes.path()).expect("nobody uses it");
     let stat = Scheme::new(AccessPattern::ANY, Action::Stat);
-    claim
-        .start(&[context(vec![stat, pageout()])])
-        .expect("it starts");
+    let contexts = [context(vec![stat, pageout()])];
+    claim.start(&contexts).expect("it starts");
     let regions = claim.tried_regions(0, 0).expect("regions");
     let reported: Vec<(u64, u32, u32)> = regions
         .iter()
@@ -367,12 +351,8 @@ fn regions_are_read_in_order_and_those_that_were_acted_on_are_young() {
     assert_eq!(reported, [(4096, 3, 9), (8192, 0, 60), (16384, 0, 70)]);
     assert_eq!(tree.regions()[1], (8192, 16384, 0, 0));
     // The regions are cleared from the tree.
-    assert!(
-        !tree
-            .texts()
-            .keys()
-            .any(|path| path.contains("tried_regions/0"))
-    );
+    let mut paths = tree.texts().into_keys();
+    assert!(!paths.any(|path| path.contains("tried_regions/0")));
 }
 
 #[test]
@@ -381,10 +361,8 @@ fn a_commit_replaces_all_and_one_that_fails_nothing() {
     let before = tree.texts();
     let mut claim = take(&tree, notes.path()).expect("nobody uses it");
     claim.start(&[context(vec![pageout()])]).expect("it starts");
-    let mut changed = context(vec![
-        pageout(),
-        Scheme::new(AccessPattern::ANY, Action::Stat),
-    ]);
+    let stat = Scheme::new(AccessPattern::ANY, Action::Stat);
+    let mut changed = context(vec![pageout(), stat]);
     changed.nr_regions.max = 500;
     claim.commit(0, &changed).expect("a commit");
     assert_eq!(tree.nr_commits(), 1);
@@ -404,13 +382,10 @@ fn a_kdamond_without_targets_ends() {
     assert!(!claim.is_on(0).expect("its state"));
     claim.release().expect("nobody changed it");
     let mut claim = take(&tree, notes.path()).expect("nobody uses it");
-    let error = claim
-        .start(&[context(Vec::new())])
-        .expect_err("the process is gone");
-    assert!(
-        error.to_string().contains("is each process still there?"),
-        "{error}"
-    );
+    let started = claim.start(&[context(Vec::new())]);
+    let error = started.expect_err("the process is gone");
+    let said = "is each process still there?";
+    assert!(error.to_string().contains(said), "{error}");
 }
 
 prop_compose! {

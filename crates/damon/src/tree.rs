@@ -226,10 +226,8 @@ mod tests {
         }
         let path = TreePath::kdamond(3).join("contexts/0").at(12);
         assert_eq!(path.as_str(), "kdamonds/3/contexts/0/12");
-        assert_eq!(
-            (path.name(), path.parent().as_str()),
-            ("12", "kdamonds/3/contexts/0")
-        );
+        assert_eq!(path.name(), "12");
+        assert_eq!(path.parent().as_str(), "kdamonds/3/contexts/0");
         assert_eq!(TreePath::parse(path.as_str()), Some(path));
     }
 
@@ -239,10 +237,8 @@ mod tests {
         fs::create_dir(root.path().join("kdamonds")).expect("a directory");
         let mut tree = DirectoryTree::at(root.path()).expect("a tree");
         let path = TreePath::kdamonds().join("nr_kdamonds");
-        assert_eq!(
-            tree.write(&path, "1").map_err(|e| e.kind()),
-            Err(io::ErrorKind::NotFound)
-        );
+        let error = tree.write(&path, "1").expect_err("no such file");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert_eq!(tree.kind(&path), None);
         fs::write(root.path().join("kdamonds/nr_kdamonds"), "0\n").expect("a file");
         assert_eq!(tree.read(&path).expect("its text"), "0");

@@ -271,10 +271,7 @@ pub(crate) fn nr_accesses(pattern: Bounds<Frequency>, nr_samples: u32) -> Bounds
         Frequency::Percent(_) => pattern.max.samples(nr_samples).floor() as u32,
     };
     let min = pattern.min.samples(nr_samples).ceil() as u32;
-    Bounds {
-        min,
-        max: max.max(min),
-    }
+    Bounds::new(min, max.max(min))
 }
 
 /// Converts to aggregation intervals, as DAMON counts them.
@@ -289,10 +286,7 @@ pub(crate) fn ages(pattern: Bounds<Age>, aggregation: Nanos) -> Bounds<u32> {
         Age::Intervals(count) => count,
         Age::Time(time) => intervals(time.0 / aggregation),
     };
-    Bounds {
-        min,
-        max: max.max(min),
-    }
+    Bounds::new(min, max.max(min))
 }
 
 fn write_quota(writer: &mut Writer, path: &TreePath, quota: &Quota) {
@@ -397,30 +391,19 @@ mod tests {
 
     #[test]
     fn shares_and_times_become_counts_that_lie_within() {
-        let share = |min, max| Bounds {
-            min: Frequency::Percent(min),
-            max: Frequency::Percent(max),
-        };
+        let share = |min, max| Bounds::new(Frequency::Percent(min), Frequency::Percent(max));
         let bounds = |min, max| Bounds { min, max };
         assert_eq!(nr_accesses(share(0.0, 0.0), 20), bounds(0, 0));
         assert_eq!(nr_accesses(share(5.0, 100.0), 20), bounds(1, 20));
         assert_eq!(nr_accesses(share(6.0, 99.0), 20), bounds(2, 19));
         // A share between two counts becomes the next higher one.
         assert_eq!(nr_accesses(share(1.0, 2.0), 20), bounds(1, 1));
-        let any = Bounds {
-            min: Frequency::Samples(0),
-            max: Frequency::Samples(u32::MAX),
-        };
+        let any = Bounds::new(Frequency::Samples(0), Frequency::Samples(u32::MAX));
         assert_eq!(nr_accesses(any, 20), bounds(0, u32::MAX));
-        let aged = |min, max| Bounds {
-            min: Age::Time(Nanos::from_millis(min)),
-            max,
-        };
+        let aged = |min, max| Bounds::new(Age::Time(Nanos::from_millis(min)), max);
         let interval = Nanos::from_millis(100);
-        assert_eq!(
-            ages(aged(5_000, Age::Intervals(u32::MAX)), interval),
-            bounds(50, u32::MAX)
-        );
+        let no_end = Age::Intervals(u32::MAX);
+        assert_eq!(ages(aged(5_000, no_end), interval), bounds(50, u32::MAX));
         let until = Age::Time(Nanos::from_millis(5_099));
         assert_eq!(ages(aged(150, until), interval), bounds(2, 50));
     }

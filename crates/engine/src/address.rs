@@ -15,6 +15,12 @@ pub const BLOCK_SIZE: u64 = 2 << 20;
 /// Base pages in a [`BLOCK_SIZE`] block.
 pub const PAGES_PER_BLOCK: usize = (BLOCK_SIZE / PAGE_SIZE) as usize;
 
+/// Whether a file backs mappings of this name. Shared memory also has a name, but is paged out to swap.
+pub fn is_name_of_file(name: &str) -> bool {
+    let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
+    name.starts_with('/') && !shared_memory.iter().any(|p| name.starts_with(p))
+}
+
 /// Nanoseconds: a duration, or a point in time since the Unix epoch on a clock that never steps back.
 ///
 /// The engine only subtracts and compares; it never reads a clock.

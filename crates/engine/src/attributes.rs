@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::address::Nanos;
+use crate::address::{AddressRange, Nanos};
 
 /// Default share of one CPU that monitoring may take, the time that it takes from the targets included.
 pub const CPU_BUDGET: f64 = 0.01;
@@ -130,6 +130,41 @@ impl Default for IntervalsGoal {
     }
 }
 
+/// Kind of monitored memory and of its addresses, by DAMON's names: its operations set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Operations {
+    /// `vaddr`: virtual memory of processes, in all of their mappings, followed as these change.
+    #[default]
+    Vaddr,
+    /// `fvaddr`: given ranges of virtual memory of processes.
+    Fvaddr,
+    /// `paddr`: physical memory.
+    Paddr,
+}
+
+impl Operations {
+    /// DAMON's names, in the order of [`Self::ALL`].
+    pub const NAMES: [&str; 3] = ["vaddr", "fvaddr", "paddr"];
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Vaddr, Self::Fvaddr, Self::Paddr];
+
+    /// Returns DAMON's name.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// A monitored target of a context, as DAMON and damo describe it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DamonTarget {
+    /// Process id; `None` for physical memory, or if a command line names the process.
+    pub pid: Option<u32>,
+    /// Initial regions (`vaddr`, empty for all), or all regions (`fvaddr`, `paddr`); sorted and disjoint.
+    pub regions: Vec<AddressRange>,
+    /// Whether the next commit removes it from a running context.
+    pub is_obsolete: bool,
+}
+
 /// Reason why attributes were refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -181,20 +216,16 @@ mod tests {
     #[test]
     fn attributes_are_refused_with_the_reason() {
         check(|_| (), "fine");
-        check(
-            |a| a.sample_interval = Nanos(0),
-            "sampling interval is zero",
-        );
+        let zero = "sampling interval is zero";
+        check(|a| a.sample_interval = Nanos(0), zero);
         check(|a| a.sample_interval = Nanos::from_millis(200), "lengthen");
         check(|a| a.sample_interval = Nanos(1), "65,536");
         check(|a| a.min_nr_regions = 2, "between 2 and 1000");
         check(|a| a.max_nr_regions = 9, "between 10 and 9");
-        check(
-            |a| {
-                a.sample_interval = Nanos::from_millis(1);
-                a.intervals_goal = Some(IntervalsGoal::default());
-            },
-            "outside",
-        );
+        let goal = |a: &mut Attributes| {
+            a.sample_interval = Nanos::from_millis(1);
+            a.intervals_goal = Some(IntervalsGoal::default());
+        };
+        check(goal, "outside");
     }
 }

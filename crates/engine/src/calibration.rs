@@ -9,7 +9,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::Nanos;
 use crate::statistics::ValueSummary;
+
+/// Time that a program loses by a refault and the page-out of another page, on zram (docs/results/overhead.md).
+pub const SWAP_COST: Nanos = Nanos(11_000);
 
 /// A cost that was measured several times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

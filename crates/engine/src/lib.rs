@@ -23,7 +23,7 @@ mod test_pictures;
 mod test_regions;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
-pub use attributes::{Attributes, AttributesError, IntervalsGoal};
+pub use attributes::{Attributes, AttributesError, DamonTarget, IntervalsGoal, Operations};
 pub use cpu_ledger::{CpuAccount, CpuLedger};
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;

@@ -104,6 +104,20 @@ impl RegionSnapshot {
         }
     }
 
+    /// Returns it with this age, in intervals and as a duration.
+    #[must_use]
+    pub fn aged(mut self, age: u32, age_ns: Nanos) -> Self {
+        (self.age, self.age_ns) = (age, age_ns);
+        self
+    }
+
+    /// Returns it with this memory.
+    #[must_use]
+    pub fn holding(mut self, memory: RegionMemory) -> Self {
+        self.memory = Some(memory);
+        self
+    }
+
     /// Returns the resident bytes; all of its addresses where the source does not know.
     pub fn resident(&self) -> u64 {
         self.memory.map_or(self.range.len(), |m| m.resident)
@@ -240,13 +254,33 @@ pub struct Snapshot {
     /// them on request. They are not recorded.
     #[serde(skip)]
     pub idle_pages: Arc<Vec<IdlePages>>,
-    /// Idle times that ended in the interval; `None` where the monitor does not know. The monitor counts them on request.
-    /// They are not recorded.
+    /// Ages at which pages were accessed in the interval, by the rule of [`Snapshot::idle_pages`]; `None` where the monitor
+    /// does not know. The monitor counts them on request. They are not recorded.
     #[serde(skip)]
-    pub idle_ends: Option<IdleEnds>,
+    pub age_ends: Option<Box<IdleEnds>>,
+    /// Idle times that ended in the interval; `None` where the monitor does not know. They are not recorded.
+    #[serde(skip)]
+    pub idle_ends: Option<Box<IdleEnds>>,
 }
 
 impl Snapshot {
+    /// Returns a snapshot of these regions from one time to another.
+    pub fn new(
+        target: TargetId,
+        (start, end): (Nanos, Nanos),
+        nr_samples: u32,
+        regions: Vec<RegionSnapshot>,
+    ) -> Self {
+        Self {
+            target,
+            start,
+            end,
+            nr_samples,
+            regions,
+            ..Self::default()
+        }
+    }
+
     /// Returns a region's accesses as a share of the checks made, 0 to 1; `None` if unknown.
     pub fn access_rate(&self, region: &RegionSnapshot) -> Option<f32> {
         let nr_samples = self.nr_samples.max(1) as f32;
@@ -276,6 +310,8 @@ pub struct GroupCharge {
     pub page_cache: Option<u64>,
     /// Memory of the kernel: slab, page tables, stacks, sockets, and others.
     pub kernel: Option<u64>,
+    /// Part of it that the kernel frees when memory is short: slab of files and directories (version 2).
+    pub kernel_reclaimable: Option<u64>,
     /// Swapped-out memory.
     pub swap: Option<u64>,
 }

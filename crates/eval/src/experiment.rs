@@ -21,7 +21,7 @@ pub const FLOOR_BYTES: u64 = 2 << 30;
 pub const SETTINGS_BELOW: [&str; 2] = ["/proc/sys/", "/sys/kernel/mm/"];
 
 /// Workloads and configurations of an evaluation, and the number of repeats.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Experiment {
     /// Name of the results.
     pub name: String,
@@ -285,14 +285,10 @@ impl Experiment {
         Ok(Self {
             name: "command".to_owned(),
             repeats: 1,
-            zram: None,
-            drop_caches: false,
             time_limit_s: LONG_S,
-            cool_down_s: 0,
-            nodes: 0,
-            parameters: Parameters::new(),
             workloads: vec![workload],
             configurations: vec![configuration],
+            ..Self::default()
         })
     }
 
@@ -445,9 +441,8 @@ mod tests {
                         [[configuration]]\nname = \"orig\"\n";
 
     fn error(text: &str) -> String {
-        Experiment::parse(text)
-            .expect_err("it is wrong")
-            .to_string()
+        let error = Experiment::parse(text).expect_err("it is wrong");
+        error.to_string()
     }
 
     #[test]

@@ -166,27 +166,21 @@ mod tests {
         [[workload]]\nname = \"v\"\nrun = \"2\"\n[[configuration]]\nname = \"orig\"\n\
         [[configuration]]\nname = \"thp\"\nthp = \"always\"\n";
 
-    fn order(text: &str) -> Vec<String> {
-        let experiment = Experiment::parse(text).expect("it is right");
-        plan(&experiment)
-            .iter()
-            .map(|run| {
-                format!(
-                    "{}{}{}",
-                    run.workload.name, run.configuration.name, run.repeat
-                )
-            })
-            .collect()
+    /// Returns workload, configuration and repeat of each run.
+    fn order(runs: &[PlannedRun<'_>]) -> String {
+        let place = |run: &PlannedRun<'_>| {
+            let (workload, configuration) = (&run.workload.name, &run.configuration.name);
+            format!("{workload}{configuration}{}", run.repeat)
+        };
+        let places: Vec<String> = runs.iter().map(place).collect();
+        places.join(" ")
     }
 
     #[test]
     fn configurations_take_turns_at_being_first() {
-        assert_eq!(
-            order(TEXT),
-            [
-                "worig1", "wthp1", "vthp1", "vorig1", "wthp2", "worig2", "vorig2", "vthp2"
-            ]
-        );
+        let experiment = Experiment::parse(TEXT).expect("it is right");
+        let expected = "worig1 wthp1 vthp1 vorig1 wthp2 worig2 vorig2 vthp2";
+        assert_eq!(order(&plan(&experiment)), expected);
     }
 
     #[test]
@@ -198,19 +192,12 @@ mod tests {
         let text = text.replace("thp = \"always\"\n", "");
         let experiment = Experiment::parse(&text).expect("it is right");
         let runs = with_tuning(plan(&experiment));
-        let place = |run: &PlannedRun<'_>| {
-            let (workload, configuration) = (&run.workload.name, &run.configuration.name);
-            format!("{workload}{configuration}{}", run.repeat)
-        };
-        let order: Vec<String> = runs.iter().map(place).collect();
         let expected = "worig1 wt0 wt1 vt0 vt1 vorig1 wt2 worig2 vorig2 vt2";
-        assert_eq!(order.join(" "), expected);
+        assert_eq!(order(&runs), expected);
         assert_eq!(runs[1].fingerprint, runs[2].fingerprint);
-        assert_ne!(
-            runs[1].fingerprint,
-            plan(&Experiment::parse(&text.replace("preset", "seed=2\npreset")).expect("right"))[1]
-                .fingerprint
-        );
+        let seeded = text.replace("preset", "seed=2\npreset");
+        let seeded = Experiment::parse(&seeded).expect("it is right");
+        assert_ne!(runs[1].fingerprint, plan(&seeded)[1].fingerprint);
         let reported = text.replace("run = ", "expected_s = 10\nrun = ");
         let experiment = Experiment::parse(&reported).expect("it is right");
         let seconds = estimate_s(&experiment, &with_tuning(plan(&experiment)));

@@ -104,10 +104,8 @@ mod tests {
 
     /// Asserts that `a` and `b` agree to the six digits that awk prints.
     fn assert_close(a: f64, b: f64, what: &str) {
-        assert!(
-            (a - b).abs() <= 1e-5 * b.abs().max(1e-9),
-            "{what}: {a} and {b}"
-        );
+        let is_close = (a - b).abs() <= 1e-5 * b.abs().max(1e-9);
+        assert!(is_close, "{what}: {a} and {b}");
     }
 
     #[test]

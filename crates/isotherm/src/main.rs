@@ -92,6 +92,7 @@ enum Command {
     #[command(alias = "paper")]
     Reproduce(cmd::reproduce::Args),
     Size(cmd::report::size::SizeArgs),
+    Recommend(cmd::recommend::RecommendArgs),
     ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
     EthpCurve(cmd::report::ethp_curve::EthpCurveArgs),
     /// Print a shell completion script.
@@ -173,6 +174,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "reproduce")]
         Command::Reproduce(args) => cmd::reproduce::run(&args),
         Command::Size(args) => cmd::report::size::run(&args),
+        Command::Recommend(args) => cmd::recommend::run(&args),
         Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
         Command::EthpCurve(args) => cmd::report::ethp_curve::run(&args),
         Command::Completions { shell } => {

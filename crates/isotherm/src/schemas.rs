@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use isotherm_engine::calibration::Calibration;
 use isotherm_eval::experiment::{RunConfiguration, Workload};
+use isotherm_fleet::FleetReport;
 use isotherm_linux::host::HostReport;
 use isotherm_park::{ParkReport, WakeReport};
 use isotherm_record::{Header, Item};
@@ -89,6 +90,7 @@ fn of_commands() -> Vec<Printed> {
         command("reproduce", reproduce::schema()),
         command("restore", out::schema::<RestoreReport>()),
         command("thp", out::schema::<ThpReport>()),
+        command("recommend", out::schema::<FleetReport>()),
         command("park", out::schema::<ParkReport>()),
         command("wake", out::schema::<WakeReport>()),
         command("tune", out::schema::<Tuned>()),

@@ -124,10 +124,8 @@ mod tests {
         half.write_all(b"ne").expect("room");
         drop(half);
         assert_eq!(std::fs::read(&path).expect("there"), b"old");
-        assert_eq!(
-            std::fs::read_dir(directory.path()).expect("ours").count(),
-            1
-        );
+        let left = std::fs::read_dir(directory.path()).expect("ours");
+        assert_eq!(left.count(), 1);
         write(Path::new("/dev/null"), "x").expect("a device is written through");
         assert!(write(Path::new("/dev/full"), "x").is_err());
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use isotherm_engine::AddressRange;
+use isotherm_engine::address::is_name_of_file;
 use isotherm_policy::Unreclaimable;
 
 /// A line of `/proc/PID/maps`.
@@ -66,13 +67,7 @@ impl fmt::Display for Permissions {
 impl MappedArea {
     /// Whether a file backs it. Shared memory also has a name, but is paged out to swap.
     pub fn is_file(&self) -> bool {
-        Self::is_name_of_file(&self.name)
-    }
-
-    /// Whether a file backs mappings of this name.
-    pub fn is_name_of_file(name: &str) -> bool {
-        let shared_memory = ["/dev/shm/", "/memfd:", "/dev/zero", "/SYSV"];
-        name.starts_with('/') && !shared_memory.iter().any(|p| name.starts_with(p))
+        is_name_of_file(&self.name)
     }
 
     /// Whether it is private memory that no file backs.

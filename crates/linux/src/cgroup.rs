@@ -11,6 +11,7 @@ use isotherm_engine::GroupCharge;
 use isotherm_policy::scheme::OpsFilter;
 use thiserror::Error;
 
+use crate::pods::{self, Pods};
 use crate::text;
 
 /// Maximum number of groups below the named one that are read.
@@ -25,15 +26,30 @@ pub enum CgroupError {
         "no control group {wanted}: looked for {tried}; see /proc/PID/cgroup for the names of a process's groups"
     )]
     NotFound { wanted: String, tried: String },
+    #[error(
+        "no pod {wanted}: give pod:NAMESPACE/NAME or pod:NAMESPACE/NAME/CONTAINER; /var/log/pods on its node has the names"
+    )]
+    NoPod { wanted: String },
     #[error("cannot read /proc/self/mounts to find the control groups: {0}")]
     Mounts(#[source] io::Error),
 }
 
-/// Finds the directory of a group by its path, or by its name within a hierarchy (`/system.slice/redis.service`). Of
-/// several, the first with a memory controller counts. Only directories on a mount of control groups count: any user
-/// can choose the name and content of a directory elsewhere.
+/// Finds the directory of a group by its path, or by its name within a hierarchy (`/system.slice/redis.service`). A pod
+/// is named `pod:NAMESPACE/NAME`, a container `pod:NAMESPACE/NAME/CONTAINER`. Of several groups, the first with a memory
+/// controller counts. Only directories on a mount of control groups count: any user can choose the name and content of a
+/// directory elsewhere.
 pub fn find(name: &Path) -> Result<PathBuf, CgroupError> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(CgroupError::Mounts)?;
+    let pod = name.to_str().and_then(|name| name.strip_prefix("pod:"));
+    let of_pod = pod.map(|pod| {
+        let groups = GroupNumbers::by_inode().into_values();
+        let group = Pods::new(Path::new(pods::FOLDER)).group_of(pod, groups);
+        group.ok_or_else(|| CgroupError::NoPod {
+            wanted: pod.to_owned(),
+        })
+    });
+    let of_pod = of_pod.transpose()?.map(PathBuf::from);
+    let name = of_pod.as_deref().unwrap_or(name);
     let tried = candidates(name, &mounts);
     let is_group = |path: &&PathBuf| path.join("cgroup.procs").is_file();
     let mut found = tried.iter().filter(is_group);
@@ -148,6 +164,7 @@ fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
         page_cache: get("file", "total_cache")
             .map(|files| files.saturating_sub(shared.unwrap_or_default())),
         kernel: get("kernel", "").or_else(|| number("memory.kmem.usage_in_bytes")),
+        kernel_reclaimable: get("slab_reclaimable", ""),
         swap: number("memory.swap.current").or_else(|| get("", "total_swap")),
     }
 }
@@ -323,22 +340,21 @@ mod tests {
     fn a_charge_is_of_the_groups_below_as_well() {
         let v1 = "cache 1\nshmem 2\ntotal_cache 700\ntotal_rss 50\ntotal_shmem 300\ntotal_swap 9\n";
         let charge = charge_of(v1, |name| (name == "memory.usage_in_bytes").then_some(800));
-        let wanted = GroupCharge {
+        let mut wanted = GroupCharge {
             total: Some(800),
             anonymous: Some(50),
             shared: Some(300),
             page_cache: Some(400),
             kernel: None,
+            kernel_reclaimable: None,
             swap: Some(9),
         };
         assert_eq!(charge, wanted);
-        let v2 = "anon 50\nfile 700\nkernel 20\nshmem 300\n";
+        let v2 = "anon 50\nfile 700\nkernel 20\nshmem 300\nslab_reclaimable 8\n";
         let charge = charge_of(v2, |name| (name == "memory.swap.current").then_some(9));
-        let wanted = GroupCharge {
-            total: None,
-            kernel: Some(20),
-            ..wanted
-        };
+        wanted.total = None;
+        wanted.kernel = Some(20);
+        wanted.kernel_reclaimable = Some(8);
         assert_eq!(charge, wanted);
         assert_eq!(charge_of("", |_| None), GroupCharge::default());
     }
@@ -348,10 +364,8 @@ mod tests {
         let check = |groups: &str, wanted: Option<&str>| {
             assert_eq!(group_in(groups).as_deref(), wanted, "{groups:?}");
         };
-        check(
-            "0::/system.slice/a:b.service\n",
-            Some("/system.slice/a:b.service"),
-        );
+        let service = "/system.slice/a:b.service";
+        check(&format!("0::{service}\n"), Some(service));
         check("4:memory:/x\n3:cpu,cpuacct:/y\n0::/z\n", Some("/x"));
         check("3:cpu:/y\n", None);
         check("nonsense", None);
@@ -364,13 +378,8 @@ mod tests {
         let groups = "4:memory:/x\n3:cpu,cpuacct:/y\n0::/../z\n";
         let found = memory_groups(groups, mounts);
         let groups: Vec<&Path> = found.iter().map(|(group, _)| group.as_path()).collect();
-        assert_eq!(
-            groups,
-            [
-                Path::new("/sys/fs/cgroup/unified/x"),
-                Path::new("/sys/fs/cgroup/memory/x")
-            ]
-        );
+        let wanted = ["unified/x", "memory/x"].map(|name| Path::new("/sys/fs/cgroup").join(name));
+        assert_eq!(groups, wanted);
         assert_eq!(memory_groups("", mounts), []);
         assert_eq!(headroom(0), None);
     }
@@ -380,15 +389,9 @@ mod tests {
         let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        let found: Vec<_> = cgroup_mounts(mounts).collect();
-        assert_eq!(
-            found,
-            [
-                "/sys/fs/cgroup/unified",
-                "/sys/fs/cgroup/memory",
-                "/sys/fs/cgroup/cpu"
-            ]
-        );
+        let found = cgroup_mounts(mounts);
+        let wanted = ["unified", "memory", "cpu"].map(|name| format!("/sys/fs/cgroup/{name}"));
+        assert!(found.eq(wanted));
     }
 
     #[test]
@@ -400,10 +403,8 @@ mod tests {
         };
         check("system.slice", &["/sys/fs/cgroup/system.slice"]);
         check("/a/b", &["/sys/fs/cgroup/a/b"]);
-        check(
-            "/sys/fs/cgroup/a",
-            &["/sys/fs/cgroup/a", "/sys/fs/cgroup/sys/fs/cgroup/a"],
-        );
+        let (group, below) = ("/sys/fs/cgroup/a", "/sys/fs/cgroup/sys/fs/cgroup/a");
+        check(group, &[group, below]);
         check("../tmp/x", &[]);
         check("/sys/fs/cgroup/../../tmp", &[]);
         let fake = tempfile::tempdir().expect("a directory");

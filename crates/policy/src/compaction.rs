@@ -401,10 +401,8 @@ mod tests {
     /// Parses zones such as `pages:free pages in blocks of order 0:free blocks of order 9`, with `!` if contended.
     fn node(text: &str) -> NodeFacts {
         let zone = |text: &str| {
-            let mut numbers = text
-                .trim_end_matches('!')
-                .split(':')
-                .map(|number| number.parse::<u64>().expect("a number"));
+            let numbers = text.trim_end_matches('!').split(':');
+            let mut numbers = numbers.map(|number| number.parse::<u64>().expect("a number"));
             let mut next = || numbers.next().expect("three numbers");
             let present_pages = next();
             let mut free_blocks = [0; NR_ORDERS];

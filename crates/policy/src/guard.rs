@@ -69,12 +69,12 @@ use isotherm_engine::monitor::idle_pages::PageAgeRule;
 use isotherm_engine::snapshot::{Snapshot, TargetId};
 
 use rate::Rate;
-use returns::Returns;
 
 pub use act_meter::{ActBudgetStatus, ActMeter, OnLoan, STEP, StepTime};
 pub use ledger::{Account, Ledger};
 pub use rate::{Pool, PoolStatus, Pools};
 pub use refaults::RefaultHistory;
+pub use returns::Returns;
 
 /// Default share of their time that targets may lose.
 pub const MAX_SLOWDOWN: f64 = 0.01;
@@ -125,6 +125,14 @@ pub struct GuardLimits {
 }
 
 impl GuardLimits {
+    /// Returns a limit of the slowdown only.
+    pub fn of_slowdown(max_slowdown: impl Into<Option<f64>>) -> Self {
+        Self {
+            max_slowdown: max_slowdown.into(),
+            ..Self::default()
+        }
+    }
+
     /// Returns these limits, completed by those of `general`.
     #[must_use]
     pub fn or(self, general: Self) -> Self {
@@ -404,7 +412,7 @@ impl Guard {
 
     /// Takes in the idle times that ended in the interval of a snapshot.
     pub fn look(&mut self, snapshot: &Snapshot) {
-        if let Some(ends) = &snapshot.idle_ends {
+        if let Some(ends) = &snapshot.age_ends {
             self.returns.observe(snapshot, ends);
         }
     }
@@ -418,7 +426,8 @@ impl Guard {
     /// younger memory would be read back at too high a rate. Returns `None` if the cost of a refault is not known.
     pub fn least_age(&self, target: TargetId) -> Option<Nanos> {
         let pages_per_s = self.returns_per_s();
-        pages_per_s.map(|pages| self.returns.least_age(target, pages))
+        let least = |pages| self.returns.least_age([target], pages);
+        pages_per_s.map(|pages| least(pages).unwrap_or(Nanos(0)))
     }
 
     /// Returns how many pages of a target may be read back in a second; `None` if the cost of a refault is not known.

@@ -21,5 +21,5 @@ pub use apply::{BoundBy, Context, DryRun, Executed, Platform, Throughput, execut
 pub use compaction::{
     CompactionAttributes, CompactionController, CompactionDecision, NodeFacts, ZoneFacts,
 };
-pub use port::{Actuator, Operation, Outcome, Refusal, Unreclaimable};
+pub use port::{Actuator, Operation, Outcome, Refusal, ThpPolicy, Unreclaimable};
 pub use scheme::{Scheme, SchemeEngine};

@@ -117,6 +117,19 @@ impl Operation {
     }
 }
 
+/// Huge pages at the first faults of a command that a session starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThpPolicy {
+    /// Use the system's setting.
+    #[default]
+    Inherit,
+    /// Use them only where the program, or a scheme, asks for them.
+    Advised,
+    /// Use none, not even for schemes.
+    Never,
+}
+
 /// Reason why the kernel reclaims no page of a mapping, by the mapping's flags (`can_madv_lru_vma()` in mm/madvise.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -285,10 +298,8 @@ mod tests {
     fn holes_are_not_refused() {
         let check = |bytes: u64, applied: u64, refused: &[(Refusal, u64)], wanted: &[u64]| {
             let range = AddressRange::new(0, 1000);
-            let operation = Operation {
-                bytes,
-                ..Operation::on(Action::Pageout, TargetId(0), range)
-            };
+            let mut operation = Operation::on(Action::Pageout, TargetId(0), range);
+            operation.bytes = bytes;
             let outcome = Outcome {
                 applied,
                 refused: refused.iter().copied().collect(),

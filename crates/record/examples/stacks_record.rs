@@ -126,24 +126,11 @@ fn first_items(hostile: Option<&str>) -> [Item; 2] {
         Some(name) if area.name.is_empty() => name.to_owned(),
         _ => area.name.to_owned(),
     };
-    let mappings = AREAS.iter().map(|area| Mapping {
-        range: range(area),
-        permissions: "rw-p".into(),
-        name: name(area),
-        unreclaimable: None,
-    });
+    let mapping = |area: &Area| Mapping::private(range(area), name(area));
+    let mappings = AREAS.iter().map(mapping).collect();
     [
-        Item::TargetStart(TargetStart {
-            time: STARTED,
-            pid: 4242,
-            name: "server".into(),
-            ..TargetStart::default()
-        }),
-        Item::Mappings(MappingChange {
-            time: STARTED,
-            added: mappings.collect(),
-            ..MappingChange::default()
-        }),
+        Item::TargetStart(TargetStart::new(STARTED, TargetId(0), 4242, "server")),
+        Item::Mappings(MappingChange::adding(STARTED, TargetId(0), mappings)),
     ]
 }
 
@@ -236,11 +223,6 @@ fn snapshot(second: u64) -> Snapshot {
             }),
         }
     });
-    Snapshot {
-        start: at(second),
-        end: at(second + STEP_S),
-        nr_samples: 10,
-        regions: regions.collect(),
-        ..Snapshot::default()
-    }
+    let times = (at(second), at(second + STEP_S));
+    Snapshot::new(TargetId(0), times, 10, regions.collect())
 }

@@ -228,10 +228,8 @@ mod tests {
     fn what_no_writer_writes_is_refused() {
         let backward = [block(2), block(1)];
         assert!(check(&backward).is_err_and(|why| why.contains("out of order")));
-        let astray = BlockPages {
-            block: 1,
-            ..block(1)
-        };
+        let mut astray = block(1);
+        astray.block = 1;
         assert!(check(&[astray]).is_err_and(|why| why.contains("where a block can be")));
         let many = vec![BlockPages::default(); MAX_BLOCKS + 1];
         assert!(check(&many).is_err_and(|why| why.contains("more than")));

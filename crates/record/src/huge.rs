@@ -230,23 +230,15 @@ mod tests {
         };
         check(|item| item.targets.reverse(), "not in order");
         check(|item| item.targets[0].target = TargetId(3), "not in order");
-        check(|item| item.targets[1].bytes += 4096, "bytes in huge pages");
-        check(
-            |item| item.targets[1].bytes = 1 << 62,
-            "bytes in huge pages",
-        );
-        check(
-            |item| item.targets[1].bytes = 2 * BLOCK_SIZE,
-            "than there are",
-        );
-        check(
-            |item| item.targets[1].read[1].never_written = 513,
-            "more pages than it can have",
-        );
-        check(
-            |item| item.targets[1].gone = vec![0; READS_MAX],
-            "more huge pages than an item",
-        );
+        let bytes = "bytes in huge pages";
+        check(|item| item.targets[1].bytes += 4096, bytes);
+        check(|item| item.targets[1].bytes = 1 << 62, bytes);
+        let few = "than there are";
+        check(|item| item.targets[1].bytes = 2 * BLOCK_SIZE, few);
+        let large = "more pages than it can have";
+        check(|item| item.targets[1].read[1].never_written = 513, large);
+        let many = "more huge pages than an item";
+        check(|item| item.targets[1].gone = vec![0; READS_MAX], many);
         let mut twice = item();
         twice.targets[1].read[1].block = 0;
         serde_json::to_string(&twice).expect_err("out of order");

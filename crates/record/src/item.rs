@@ -56,6 +56,18 @@ pub struct Mapping {
     pub unreclaimable: Option<Unreclaimable>,
 }
 
+impl Mapping {
+    /// Returns a private mapping that can be read and written.
+    pub fn private(range: AddressRange, name: impl Into<String>) -> Self {
+        Self {
+            range,
+            permissions: "rw-p".to_owned(),
+            name: name.into(),
+            unreclaimable: None,
+        }
+    }
+}
+
 /// The mappings of a target that appeared and vanished since the last time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -67,6 +79,18 @@ pub struct MappingChange {
     pub removed: Vec<AddressRange>,
     /// New or changed mappings.
     pub added: Vec<Mapping>,
+}
+
+impl MappingChange {
+    /// Returns a change by which mappings only appear.
+    pub fn adding(time: Nanos, target: TargetId, added: Vec<Mapping>) -> Self {
+        Self {
+            time,
+            target,
+            removed: Vec::new(),
+            added,
+        }
+    }
 }
 
 /// A target appears in the record, or runs another program from now on.
@@ -83,6 +107,19 @@ pub struct TargetStart {
     /// The context of the target, in a record of several contexts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
+}
+
+impl TargetStart {
+    /// Returns the start of a target in a record of one context.
+    pub fn new(time: Nanos, target: TargetId, pid: u32, name: impl Into<String>) -> Self {
+        Self {
+            time,
+            target,
+            pid,
+            name: name.into(),
+            context: None,
+        }
+    }
 }
 
 /// A target has ended.

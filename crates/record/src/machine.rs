@@ -5,6 +5,8 @@ use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{GroupCharge, Nanos, TargetId};
 use serde::{Deserialize, Serialize};
 
+pub use isotherm_engine::page_cache::CachedKind;
+
 /// Memory of the machine at a moment. It combines the kernel's counters of each node with the owner and age of mapped
 /// memory. A sample of a record of several processes covers their memory alone: it has no nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,22 +83,6 @@ pub struct CachedMemory {
     /// The group's path within the hierarchy; `None` where it was removed or is unknown.
     pub group: Option<String>,
     pub bytes: CachedBytes,
-}
-
-/// The kind of a file in the page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum CachedKind {
-    /// A file.
-    #[default]
-    File,
-    /// A file that was deleted and is still open.
-    Deleted,
-    /// A block device: mostly the tables of the file system on it.
-    BlockDevice,
-    /// A directory or another thing of a file system.
-    Other,
 }
 
 /// A file's cached pages.

@@ -16,6 +16,7 @@
 use std::collections::HashMap;
 
 use isotherm_engine::monitor::bits;
+pub use isotherm_engine::monitor::page_scans::PageBlock;
 use isotherm_engine::{
     AddressRange, BLOCK_SIZE, MemoryTotals, Nanos, PAGE_SIZE, PAGES_PER_BLOCK, RegionMemory,
     RegionSnapshot, Snapshot, TargetId,
@@ -38,22 +39,6 @@ pub const GRANULARITY_PAGE: &str = "page";
 /// One bit for each page of a block; bit `i % 64` of word `i / 64` is page `i`.
 pub type PageBits = bits::Bitmap;
 
-/// The result of one scan for one 2 MiB block of addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct PageBlock {
-    /// Address of the block, a multiple of its size.
-    pub block: u64,
-    /// Whether one huge page maps all of it.
-    pub huge: bool,
-    /// Pages that are mapped.
-    pub present: PageBits,
-    /// Pages that were accessed since the scan before.
-    pub accessed: PageBits,
-    /// Pages without a usable accessed bit (shared, locked, not clearable).
-    pub unknown: PageBits,
-}
-
 /// One scan of one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -69,6 +54,16 @@ pub struct PageSnapshot {
 }
 
 impl PageSnapshot {
+    /// Returns a scan of these blocks from one time to another.
+    pub fn new(target: TargetId, (start, end): (Nanos, Nanos), blocks: Vec<PageBlock>) -> Self {
+        Self {
+            target,
+            start,
+            end,
+            blocks,
+        }
+    }
+
     /// Returns the totals of the scan: all present pages are memory.
     pub fn totals(&self) -> MemoryTotals {
         let bytes = |of: fn(&PageBlock) -> &PageBits| {
@@ -196,14 +191,8 @@ impl PageAges {
             block.last_scan == now
         });
         self.nr_blocks = self.nr_blocks + ages.blocks.len() - nr_blocks;
-        Ok(Snapshot {
-            target: scan.target,
-            start: scan.start,
-            end: scan.end,
-            nr_samples: 1,
-            regions,
-            ..Snapshot::default()
-        })
+        let times = (scan.start, scan.end);
+        Ok(Snapshot::new(scan.target, times, 1, regions))
     }
 }
 
@@ -319,18 +308,14 @@ impl<'a> Runs<'a> {
         let bytes = end - start;
         let of_kind = |kind| if state.kind() == kind { bytes } else { 0 };
         let memory = RegionMemory {
-            resident: bytes,
             touched: of_kind(ACCESSED),
             unknown: if nr_accesses.is_none() { bytes } else { 0 },
-            swapped: 0,
+            ..RegionMemory::resident(bytes)
         };
-        self.regions.push(RegionSnapshot {
-            range: AddressRange::new(start, end),
-            nr_accesses,
-            age: now as u32 - state.since(),
-            age_ns: self.ends[now].since(self.ends[state.since() as usize]),
-            memory: Some(memory),
-        });
+        let age_ns = self.ends[now].since(self.ends[state.since() as usize]);
+        let region = RegionSnapshot::new(AddressRange::new(start, end), nr_accesses);
+        let region = region.aged(now as u32 - state.since(), age_ns);
+        self.regions.push(region.holding(memory));
     }
 
     fn finish(mut self) -> Vec<RegionSnapshot> {

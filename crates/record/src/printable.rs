@@ -45,10 +45,8 @@ mod tests {
         let check = |text, wanted| assert_eq!(printable(text), wanted);
         check("redis-server", "redis-server");
         check("Größe 大 ✓", "Größe 大 ✓");
-        check(
-            "\u{1b}]0;root\u{7}\u{1b}[2J",
-            "\\u{1b}]0;root\\u{7}\\u{1b}[2J",
-        );
+        let title = "\u{1b}]0;root\u{7}\u{1b}[2J";
+        check(title, "\\u{1b}]0;root\\u{7}\\u{1b}[2J");
         check("a\nb\r\tc\u{7f}", "a\\nb\\r\\tc\\u{7f}");
         // C1: some terminals take these for ESC [ and the like.
         check("\u{9b}31m", "\\u{9b}31m");

@@ -109,32 +109,17 @@ mod tests {
             assert_eq!(header.target_options(live), wanted, "{command:?}");
         };
         let record = "isotherm";
-        check(
-            &[record, "record", "--pid", "7,redis", "-p8"],
-            &[7],
-            "--pid 7,redis",
-        );
-        check(
-            &[record, "record", "--pid=7", "--children"],
-            &[9],
-            "--pid PID --children",
-        );
+        let named = [record, "record", "--pid", "7,redis", "-p8"];
+        check(&named, &[7], "--pid 7,redis");
+        let children = [record, "record", "--pid=7", "--children"];
+        check(&children, &[9], "--pid PID --children");
         check(&[record, "record", "-p", r"a b\,7"], &[], r"--pid 'a b\,7'");
-        check(
-            &[record, "run", "--no-guard", "--all", "--exclude", "sshd"],
-            &[7],
-            "--all --exclude sshd",
-        );
-        check(
-            &[record, "record", "--cgroup", "a b"],
-            &[7, 8],
-            "--cgroup 'a b'",
-        );
-        check(
-            &[record, "record", "--children", "--", "./it's", "--all"],
-            &[7],
-            r"--children -- './it'\''s' --all",
-        );
+        let all = [record, "run", "--no-guard", "--all", "--exclude", "sshd"];
+        check(&all, &[7], "--all --exclude sshd");
+        let group = [record, "record", "--cgroup", "a b"];
+        check(&group, &[7, 8], "--cgroup 'a b'");
+        let quoted = [record, "record", "--children", "--", "./it's", "--all"];
+        check(&quoted, &[7], r"--children -- './it'\''s' --all");
         check(&[record, "run", "-c", "file.yaml"], &[7], "--pid 7");
         check(&[record, "run", "-c", "file.yaml"], &[7, 8], "--pid PID");
         check(&[record, "run", "-c"], &[], "--pid PID");

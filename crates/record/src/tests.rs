@@ -65,14 +65,8 @@ pub(crate) fn snapshot(target: u32, tenth: u64, picture: &str) -> Snapshot {
         }
     });
     let start = Nanos(10 * SECOND) + Nanos::from_millis(100 * tenth);
-    Snapshot {
-        target: TargetId(target),
-        start,
-        end: start + Nanos::from_millis(100),
-        nr_samples: 20,
-        regions: regions.collect(),
-        ..Snapshot::default()
-    }
+    let times = (start, start + Nanos::from_millis(100));
+    Snapshot::new(TargetId(target), times, 20, regions.collect())
 }
 
 fn memory(parts: &str) -> RegionMemory {
@@ -119,24 +113,12 @@ pub(crate) fn every_item() -> Vec<Item> {
     let time = Nanos(10 * SECOND);
     let target = TargetId(0);
     let range = |start, end| AddressRange::new(start, end);
+    let heap = Mapping::private(range(4096, 8 * 4096), "[heap]");
     vec![
-        Item::TargetStart(TargetStart {
-            time,
-            target,
-            pid: 12,
-            name: "redis-server".into(),
-            context: None,
-        }),
+        Item::TargetStart(TargetStart::new(time, target, 12, "redis-server")),
         Item::Mappings(MappingChange {
-            time,
-            target,
             removed: vec![range(0, 4096)],
-            added: vec![Mapping {
-                range: range(4096, 8 * 4096),
-                permissions: "rw-p".into(),
-                name: "[heap]".into(),
-                unreclaimable: None,
-            }],
+            ..MappingChange::adding(time, target, vec![heap])
         }),
         Item::Snapshot(snapshot(
             0,
@@ -337,11 +319,8 @@ fn each_flush_is_one_write_of_whole_messages() {
         let before = writer.output.writes.len();
         writer.flush().expect("writable");
         let calls = &writer.output.writes;
-        assert!(
-            calls.len() <= before + 1,
-            "{} writes in one flush",
-            calls.len() - before
-        );
+        let nr_calls = calls.len() - before;
+        assert!(nr_calls <= 1, "{nr_calls} writes in one flush");
         let (items, reader) = read(&calls.concat());
         assert_eq!(items, written, "after a flush nothing is held back");
         assert_eq!(reader.truncated().expect("unfinished").bytes_lost, 0);
@@ -379,9 +358,8 @@ fn a_full_disk_closes_the_writer_and_leaves_a_readable_record() {
             ..Calls::default()
         };
         let mut writer = Writer::create(disk, &header()).expect("the header has room");
-        let failed = every_item()
-            .iter()
-            .find_map(|item| writer.write(item).err());
+        let items = every_item();
+        let failed = items.iter().find_map(|item| writer.write(item).err());
         if failed.is_none() {
             continue;
         }
@@ -396,9 +374,8 @@ fn a_full_disk_closes_the_writer_and_leaves_a_readable_record() {
 #[test]
 fn rows_are_held_back_within_bounds() {
     let big = |tenth| {
-        let picture: Vec<String> = (0..6000)
-            .map(|i| format!("[{},{})=1", 2 * i, 2 * i + 1))
-            .collect();
+        let pages = (0..6000).map(|i| format!("[{},{})=1", 2 * i, 2 * i + 1));
+        let picture: Vec<String> = pages.collect();
         Item::Snapshot(snapshot(0, tenth, &picture.join(" ")))
     };
     let items: Vec<Item> = (0..8).map(big).collect();
@@ -502,22 +479,17 @@ proptest! {
 
 #[test]
 fn the_documentation_names_every_column() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/reference/record.md"
-    );
-    let text = std::fs::read_to_string(path).expect("docs/reference/record.md");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("../../docs/reference/record.md"));
+    let text = text.expect("docs/reference/record.md");
     for kind in [Kind::Regions, Kind::Pages] {
         for field in kind.fields() {
             let kind = match field.data_type() {
                 DataType::Timestamp(..) => "timestamp, ns, UTC".to_string(),
                 other => other.to_string(),
             };
-            let null = if field.is_nullable() {
-                ", nullable"
-            } else {
-                ""
-            };
+            let is_nullable = field.is_nullable();
+            let null = if is_nullable { ", nullable" } else { "" };
             let row = format!("| `{}` | {kind}{null} | ", field.name());
             assert!(text.contains(&row), "docs/reference/record.md lacks: {row}");
         }

@@ -55,6 +55,13 @@ pub struct OptionalBounds<T> {
     pub max: Option<T>,
 }
 
+impl<T> OptionalBounds<T> {
+    /// Returns bounds of which either may be open.
+    pub const fn new(min: Option<T>, max: Option<T>) -> Self {
+        Self { min, max }
+    }
+}
+
 impl<T: PartialOrd + Copy> OptionalBounds<T> {
     fn admit(&self, value: T) -> bool {
         self.min.is_none_or(|min| min <= value) && self.max.is_none_or(|max| value <= max)

@@ -376,17 +376,13 @@ mod tests {
         for (second, blocks) in (0..).zip(scans) {
             let blocks = (1..).zip(*blocks).map(|(i, (present, touched))| PageBlock {
                 block: i * BLOCK_SIZE,
-                huge: false,
                 present: first(*present),
                 accessed: first(*touched),
-                unknown: [0; 8],
+                ..PageBlock::default()
             });
-            curve.push(&Item::Pages(PageSnapshot {
-                target: TargetId(0),
-                start: at(second * 1000),
-                end: at(second * 1000 + 1000),
-                blocks: blocks.collect(),
-            }));
+            let times = (at(second * 1000), at(second * 1000 + 1000));
+            let scan = PageSnapshot::new(TargetId(0), times, blocks.collect());
+            curve.push(&Item::Pages(scan));
         }
         curve.finish().expect("there are scans")
     }
@@ -451,12 +447,8 @@ mod tests {
             accessed: [u64::MAX; 8],
             unknown: [0; 8],
         };
-        curve.push(&Item::Pages(PageSnapshot {
-            target: TargetId(0),
-            start: at(0),
-            end: at(1000),
-            blocks: vec![block],
-        }));
+        let scan = PageSnapshot::new(TargetId(0), (at(0), at(1000)), vec![block]);
+        curve.push(&Item::Pages(scan));
         let report = curve.finish().expect("a scan");
         assert_eq!(report.recorded_huge_mean_bytes, BLOCK_SIZE);
         assert_eq!(report.resident_mean_bytes, 0);

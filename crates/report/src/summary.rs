@@ -26,6 +26,32 @@ pub struct Reclaim {
     pub share: Option<f64>,
 }
 
+/// The memory that the targets need at an allowed loss, with swap for the rest; from page scans.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NeededMemory {
+    /// The estimate.
+    pub bytes: u64,
+    /// Lower bound.
+    pub low_bytes: u64,
+    /// Upper bound.
+    pub high_bytes: u64,
+    /// All memory at its peak.
+    pub peak_bytes: u64,
+    /// The allowed loss, as a share of the program's time.
+    pub max_slowdown: f64,
+}
+
+impl NeededMemory {
+    /// Returns the estimate in words.
+    pub fn words(&self) -> String {
+        let [bytes, low, high, peak] =
+            [self.bytes, self.low_bytes, self.high_bytes, self.peak_bytes].map(units::format_bytes);
+        let loss = units::format_share(self.max_slowdown);
+        format!("needs {bytes} ({low} to {high}) of {peak} at a loss of {loss}")
+    }
+}
+
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -38,6 +64,8 @@ pub struct SummaryReport {
     pub verdict: String,
     /// The savings of paging out.
     pub reclaim: Reclaim,
+    /// The memory that the targets need; `null` without page scans.
+    pub needed: Option<NeededMemory>,
     /// The suggested next command.
     pub next: String,
     /// The whole overview. Its mappings are those with the most idle bytes.
@@ -63,6 +91,7 @@ impl SummaryReport {
             version: crate::VERSION,
             verdict: verdict(&overview, reclaim),
             next: next(&overview, reclaim),
+            needed: None,
             reclaim,
             overview,
         }

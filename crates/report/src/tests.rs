@@ -42,10 +42,8 @@ fn compare(name: &str, output: &str) {
         std::fs::write(&path, output).expect("the golden directory is writable");
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        expected == output,
-        "{name} differs; expected:\n{expected}\nfound:\n{output}"
-    );
+    let is_same = expected == output;
+    assert!(is_same, "{name}; expected:\n{expected}\nfound:\n{output}");
 }
 
 fn finished<A: Accumulate>(mut report: A, items: &[Item]) -> A::Report {
@@ -143,10 +141,6 @@ fn check_access(options: &AccessOptions, expected: &[u64]) {
     assert_eq!(pages, expected);
 }
 
-fn bounds<T>(min: Option<T>, max: Option<T>) -> OptionalBounds<T> {
-    OptionalBounds { min, max }
-}
-
 #[test]
 fn access_sorts_and_filters() {
     let default = AccessOptions::default;
@@ -160,11 +154,11 @@ fn access_sorts_and_filters() {
     check_access(&sorted(SortBy::Rate, false), &[16, 24, 9000, 64]);
     check_access(&sorted(SortBy::Age, true), &[9000, 24, 64, 16]);
     check_access(&sorted(SortBy::Mapping, false), &[64, 16, 24, 9000]);
-    let rate = bounds(Some(0.05), Some(0.7));
+    let rate = OptionalBounds::new(Some(0.05), Some(0.7));
     check_access(&AccessOptions { rate, ..default() }, &[24, 9000]);
-    let size = bounds(Some(8 * 4096), None);
+    let size = OptionalBounds::new(Some(8 * 4096), None);
     check_access(&AccessOptions { size, ..default() }, &[16, 24, 64]);
-    let age = bounds(None, Some(Nanos::from_millis(2000)));
+    let age = OptionalBounds::new(None, Some(Nanos::from_millis(2000)));
     check_access(&AccessOptions { age, ..default() }, &[24, 9000]);
     let first_of_heap = AccessOptions {
         mapping: Some("heap".into()),
@@ -174,7 +168,7 @@ fn access_sorts_and_filters() {
     check_access(&first_of_heap, &[16]);
     let hot_earlier = AccessOptions {
         which: Which::At(Nanos::from_millis(1500)),
-        rate: bounds(Some(0.5), None),
+        rate: OptionalBounds::new(Some(0.5), None),
         ..default()
     };
     check_access(&hot_earlier, &[16]);
@@ -251,13 +245,12 @@ fn the_summary_and_the_idle_report_agree_on_what_was_not_watched_long_enough() {
         overviews.push(&Item::Snapshot(snapshot));
     }
     let overview = overviews.finish();
-    let of_summary = &overview.targets[0].idle;
     let at_least_ns = Nanos::from_millis(5000);
     let of_5_s = |all: &[IdleBytes]| {
         let found = all.iter().find(|idle| idle.at_least_ns == at_least_ns);
         found.expect("5 s").bytes
     };
-    assert_eq!(of_5_s(of_summary), None);
+    assert_eq!(of_5_s(&overview.targets[0].idle), None);
     assert_eq!(of_5_s(&idle.finish().targets[0].idle), None);
 }
 
@@ -445,22 +438,15 @@ fn nothing_recorded_is_said() {
 fn wild_snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
     let accesses = any::<Option<u8>>();
     let region = (any::<u64>(), 1_u64..=u64::MAX, accesses, any::<u64>());
-    let region = region.prop_map(|(start, size, accesses, age)| RegionSnapshot {
-        range: AddressRange::new(start.min(u64::MAX - 1), start.saturating_add(size)),
-        nr_accesses: accesses.map(f32::from),
-        age: age as u32,
-        age_ns: Nanos(age),
-        memory: None,
+    let region = region.prop_map(|(start, size, accesses, age)| {
+        let range = AddressRange::new(start.min(u64::MAX - 1), start.saturating_add(size));
+        RegionSnapshot::new(range, accesses.map(f32::from)).aged(age as u32, Nanos(age))
     });
     let regions = proptest::collection::vec(region, 0..20);
     let snapshot = (0_u32..3, any::<u64>(), any::<u64>(), any::<u32>(), regions);
-    let snapshot = snapshot.prop_map(|(target, start, end, nr_samples, regions)| Snapshot {
-        target: TargetId(target),
-        start: Nanos(start),
-        end: Nanos(end),
-        nr_samples,
-        regions,
-        ..Snapshot::default()
+    let snapshot = snapshot.prop_map(|(target, start, end, nr_samples, regions)| {
+        let times = (Nanos(start), Nanos(end));
+        Snapshot::new(TargetId(target), times, nr_samples, regions)
     });
     proptest::collection::vec(snapshot, 0..20)
 }

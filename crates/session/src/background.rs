@@ -351,10 +351,7 @@ mod tests {
     #[test]
     fn nobody_is_no_target() {
         let mut spec = simulated();
-        spec.contexts[0].targets = TargetSpec::Processes {
-            processes: Vec::new(),
-            children: false,
-        };
+        spec.contexts[0].targets = TargetSpec::named(Vec::new());
         let error = Background::start(spec, Vec::new(), None).err();
         assert!(error.is_some_and(|error| error.is::<RequestError>()));
     }

@@ -84,10 +84,7 @@ pub fn check(text: &[u8]) -> CheckReport {
 /// Returns the parts that cannot be run here, or at all, and the obstacles on this machine.
 fn here(configuration: &Configuration) -> (Vec<String>, Vec<String>) {
     // The caller may set the targets.
-    let anybody = TargetSpec::Processes {
-        processes: Vec::new(),
-        children: false,
-    };
+    let anybody = TargetSpec::named(Vec::new());
     let spec = Request::default().act_or_watch(&configuration.contexts, Some(anybody));
     match spec {
         Ok(spec) => (lacking(&spec), in_the_way(&spec)),

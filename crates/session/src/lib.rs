@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! let mut session = Session::start(&spec, command_line)?;
-//! let mut acting = Acting::new(&spec)?;
+//! let mut acting = new_acting(&spec)?;
 //! loop {
 //!     session.step(until, &mut items)?;       // sleeps, watches
 //!     acting.step(&mut session, &mut items)?; // schemes, guard, actuators
@@ -69,7 +69,7 @@ pub use versioned::Versioned;
 pub use {
     acting::{
         Acting, ActingStatus, ActingSummary, BoundTime, ContextStatus, PodPermits, SchemeSummary,
-        lacking, progress::read as read_progress, warnings,
+        lacking, new_acting, progress::read as read_progress, warnings,
     },
     background::{Background, Next},
     compaction::{

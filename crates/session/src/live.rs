@@ -5,7 +5,7 @@ use isotherm_config::{ContextSpec, SessionSpec, TargetSpec};
 use isotherm_engine::{AddressRange, Nanos};
 use isotherm_record::Item;
 
-use crate::acting::Acting;
+use crate::acting::{Acting, new_acting};
 use crate::session::{Session, Step};
 
 /// Makes the first step, which fails if a target cannot be watched, and acts on it if `spec` has schemes. Then it drops
@@ -22,7 +22,7 @@ pub fn begin(
     refuse_empty_ranges(session, spec)?;
     let mut acting = None;
     if spec.acts() {
-        let acting = acting.insert(Acting::new(spec)?);
+        let acting = acting.insert(new_acting(spec)?);
         acting.step(session, items)?;
     }
     session.give_up_privileges(acting.is_some())?;

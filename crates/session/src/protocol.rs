@@ -27,6 +27,7 @@ mod feed;
 mod live_state;
 mod machine;
 mod metrics;
+mod needed;
 mod pods;
 mod text;
 
@@ -392,10 +393,8 @@ mod tests {
     fn another_version_is_named_by_both_ends() {
         let other = r#"{"protocol":2,"do":"migrate","to":"x"}"#;
         let error = DaemonRequest::parse(other.as_bytes()).expect_err("version 2");
-        assert!(
-            error.to_string().contains("client speaks version 2"),
-            "{error}"
-        );
+        let error = error.to_string();
+        assert!(error.contains("client speaks version 2"), "{error}");
         let stop = DaemonRequest::parse(br#"{"protocol":2,"do":"stop"}"#);
         assert_eq!(stop.ok(), Some(DaemonRequest::Stop));
         for (reply, said) in [
@@ -404,17 +403,11 @@ mod tests {
             (r#"{"ok":false,"protocol":2,"error":"too old"}"#, "too old"),
             (r#"{"hello":1}"#, "no isotherm"),
         ] {
-            let error = DaemonRequest::Status
-                .parse_reply(reply)
-                .expect_err(reply)
-                .to_string();
-            assert!(error.contains(said), "{error}");
+            let error = DaemonRequest::Status.parse_reply(reply).expect_err(reply);
+            assert!(error.to_string().contains(said), "{error}");
         }
-        assert!(
-            DaemonRequest::Stop
-                .parse_reply(r#"{"ok":true,"notes":[]}"#)
-                .is_ok()
-        );
+        let stopped = DaemonRequest::Stop.parse_reply(r#"{"ok":true,"notes":[]}"#);
+        assert!(stopped.is_ok());
         let ours = serde_json::to_string(&Reply::done(Done { notes: Vec::new() })).expect("JSON");
         assert!(DaemonRequest::Status.parse_reply(&ours).is_ok(), "{ours}");
     }
@@ -462,10 +455,8 @@ mod tests {
         let view = View::of(&snapshot);
         let pages = |bytes: u64| bytes / 4096;
         assert_eq!((pages(view.hot_bytes), pages(view.idle_bytes)), (10, 19));
-        assert_eq!(
-            (pages(view.resident_bytes), pages(view.swapped_bytes)),
-            (30, 20)
-        );
+        assert_eq!(pages(view.resident_bytes), 30);
+        assert_eq!(pages(view.swapped_bytes), 20);
         assert_eq!(pages(view.bytes_by_rate.iter().sum()), 10);
     }
 
@@ -473,20 +464,18 @@ mod tests {
     fn requests_are_read_and_others_explained() {
         let read = |text: &str| DaemonRequest::parse(text.as_bytes());
         assert_eq!(read(r#"{"do":"status"}"#).ok(), Some(DaemonRequest::Status));
-        assert_eq!(
-            read(r#"{"do":"tune","config":"a\nb","name":"f"}"#).ok(),
-            Some(DaemonRequest::Tune {
-                config: "a\nb".into(),
-                name: "f".into()
-            })
-        );
-        assert_eq!(
-            read(r#"{"do":"schemes","presets":["prcl"]}"#).ok(),
-            Some(DaemonRequest::Schemes {
-                presets: vec!["prcl".into()],
-                lines: Vec::new()
-            })
-        );
+        let tune = DaemonRequest::Tune {
+            config: "a\nb".into(),
+            name: "f".into(),
+        };
+        let text = r#"{"do":"tune","config":"a\nb","name":"f"}"#;
+        assert_eq!(read(text).ok(), Some(tune));
+        let schemes = DaemonRequest::Schemes {
+            presets: vec!["prcl".into()],
+            lines: Vec::new(),
+        };
+        let text = r#"{"do":"schemes","presets":["prcl"]}"#;
+        assert_eq!(read(text).ok(), Some(schemes));
         for bad in [
             "",
             "status",

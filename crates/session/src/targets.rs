@@ -475,13 +475,7 @@ impl TargetSet {
 }
 
 fn start_of(id: TargetId, live: &Live, now: Nanos) -> Item {
-    Item::TargetStart(TargetStart {
-        time: now,
-        target: id,
-        pid: live.pid,
-        name: live.name.clone(),
-        context: None,
-    })
+    Item::TargetStart(TargetStart::new(now, id, live.pid, live.name.clone()))
 }
 
 fn read_mappings(id: TargetId, live: &mut Live, update: &mut Update<'_>, names: &mut Names) {

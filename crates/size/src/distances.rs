@@ -410,17 +410,14 @@ mod tests {
             }
             bits
         };
-        PageSnapshot {
-            target: TARGET,
-            start: Nanos::from_millis(1000 * number),
-            end: Nanos::from_millis(1000 * number + 1000),
-            blocks: vec![PageBlock {
-                block: BLOCK_SIZE,
-                present: bits(present),
-                accessed: bits(accessed),
-                ..PageBlock::default()
-            }],
-        }
+        let block = PageBlock {
+            block: BLOCK_SIZE,
+            present: bits(present),
+            accessed: bits(accessed),
+            ..PageBlock::default()
+        };
+        let times = [number, number + 1].map(|second| Nanos::from_millis(1000 * second));
+        PageSnapshot::new(TARGET, times.into(), vec![block])
     }
 
     fn of(scans: &[Vec<usize>], nr_pages: usize) -> Distances {

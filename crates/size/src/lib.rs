@@ -12,17 +12,21 @@
 
 mod buckets;
 mod distances;
+#[cfg(feature = "live")]
 pub mod group;
 pub mod growth;
+#[cfg(feature = "live")]
 pub mod programs;
 mod render;
 pub mod report;
 mod size;
+mod summary;
 #[cfg(test)]
 mod tests;
 pub mod verify;
 
 pub use growth::Growth;
-pub use report::{SizeEstimate, SizeReport, SizeToday, Verified};
+pub use report::{ProgramSetting, SizeEstimate, SizeReport, SizeToday, Verified};
 pub use size::{Size, SizeOptions};
+pub use summary::SizedSummary;
 pub use verify::verify;

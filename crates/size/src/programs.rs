@@ -14,25 +14,10 @@ use std::fs;
 
 use isotherm_engine::units::format_bytes;
 use isotherm_linux::process::Runtime;
-use serde::Serialize;
+
+use crate::report::ProgramSetting;
 
 const MIB: u64 = 1 << 20;
-
-/// A program's own bound on its memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ProgramSetting {
-    /// Process id.
-    pub pid: u32,
-    /// The program, or what runs it.
-    pub program: &'static str,
-    /// Name of the setting.
-    pub setting: &'static str,
-    /// The present value, as the program was given it; `null` where nothing was found.
-    pub now: Option<String>,
-    /// The value to set, and the reason.
-    pub advice: String,
-}
 
 /// Arguments and surroundings of a process; an unreadable part is empty.
 #[derive(Clone, Debug, Default)]

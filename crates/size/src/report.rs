@@ -5,7 +5,6 @@ use isotherm_report::RecordInfo;
 use serde::Serialize;
 
 use crate::growth::Growth;
-use crate::programs::ProgramSetting;
 
 /// A number of bytes with bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -81,6 +80,8 @@ pub struct SizedMemory {
     pub swapped_peak_bytes: u64,
     /// Kernel memory of the control group; `null` where no group was watched.
     pub kernel_peak_bytes: Option<u64>,
+    /// Part of it that the kernel frees when memory is short, when it was largest; `null` where that is not known.
+    pub kernel_reclaimable_bytes: Option<u64>,
     /// Page cache that is charged to the control group and not mapped, at its peak.
     pub unmapped_peak_bytes: Option<u64>,
     /// The part of it that is needed; `null` where its ages are not known.
@@ -97,6 +98,22 @@ pub struct SizeToday {
     pub limit_bytes: Option<u64>,
     /// `memory.swap.max`.
     pub swap_bytes: Option<u64>,
+}
+
+/// A program's own bound on its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProgramSetting {
+    /// Process id.
+    pub pid: u32,
+    /// The program, or what runs it.
+    pub program: &'static str,
+    /// Name of the setting.
+    pub setting: &'static str,
+    /// The present value, as the program was given it; `null` where nothing was found.
+    pub now: Option<String>,
+    /// The value to set, and the reason.
+    pub advice: String,
 }
 
 /// Loss at one limit, with swap.

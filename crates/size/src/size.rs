@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use isotherm_engine::calibration::{Calibration, Measured};
+use isotherm_engine::address::is_name_of_file;
+use isotherm_engine::calibration::{Calibration, Measured, SWAP_COST};
 use isotherm_engine::monitor::bits::{NONE, mask, or};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, GroupCharge, Nanos, PAGE_SIZE, TargetId};
-use isotherm_linux::areas::MappedArea;
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::pages::PageSnapshot;
 use isotherm_report::{Accumulate, MappingTable, RecordContext, RecordEnd, Scope};
@@ -16,8 +16,6 @@ use crate::report::{RefaultCosts, SizeAdvice, SizeEstimate, SizePoint, SizeRepor
 
 /// Version of the JSON format.
 const VERSION: u32 = 1;
-/// Time of a refault and of the page-out of another page, on zram (docs/results/overhead.md).
-const SWAP_COST: Nanos = Nanos(11_000);
 /// Time to read a page of a file from an SSD.
 const FILE_COST: Nanos = Nanos(100_000);
 /// Bounds of a cost that was not measured, as factors.
@@ -91,6 +89,7 @@ struct Peaks {
     swapped: u64,
     charged: Option<u64>,
     kernel: Option<u64>,
+    kernel_reclaimable: Option<u64>,
     unmapped: Option<u64>,
 }
 
@@ -126,7 +125,7 @@ impl Size {
             };
             let files = mappings
                 .parts(target, range)
-                .filter(|(_, name)| MappedArea::is_name_of_file(name));
+                .filter(|(_, name)| is_name_of_file(name));
             BlockFacts {
                 file: all(&mut files.map(|(part, _)| part)),
                 kept: all(&mut mappings.unreclaimable(target, range)),
@@ -188,6 +187,9 @@ impl Size {
         let mapped = self.total();
         let peaks = &mut self.peaks;
         peaks.charged = peaks.charged.max(charge.total);
+        if charge.kernel > peaks.kernel {
+            peaks.kernel_reclaimable = charge.kernel_reclaimable;
+        }
         peaks.kernel = peaks.kernel.max(charge.kernel);
         let mapped_files = mapped.file_pages * PAGE_SIZE;
         let unmapped = charge
@@ -393,6 +395,7 @@ impl Size {
             unknown_mean_bytes: mean(unknown),
             swapped_peak_bytes: peaks.swapped,
             kernel_peak_bytes: peaks.kernel,
+            kernel_reclaimable_bytes: peaks.kernel_reclaimable,
             unmapped_peak_bytes: peaks.unmapped,
             unmapped_needed: self.cached.map(|[again, once, unknown]| {
                 let needed = SizeEstimate {
@@ -405,9 +408,16 @@ impl Size {
         }
     }
 
-    /// Returns the kernel memory and the unmapped page cache that are needed. Page scans do not cover them.
+    /// Returns the kernel memory and the unmapped page cache that are needed. Page scans do not cover them. Kernel memory
+    /// that can be freed is mostly of files: none of it may be needed, or all. Version 1 does not say how much that is.
     fn not_mapped(memory: &SizedMemory) -> SizeEstimate {
-        let kernel = SizeEstimate::exactly(memory.kernel_peak_bytes.unwrap_or(0));
+        let kernel = memory.kernel_peak_bytes.unwrap_or(0);
+        let reclaimable = memory.kernel_reclaimable_bytes;
+        let kernel = SizeEstimate {
+            bytes: kernel.saturating_sub(reclaimable.unwrap_or(0)),
+            low_bytes: kernel.saturating_sub(reclaimable.unwrap_or(kernel)),
+            high_bytes: kernel,
+        };
         let unmapped = memory.unmapped_peak_bytes.unwrap_or(0);
         let not_known = SizeEstimate {
             low_bytes: 0,

@@ -18,41 +18,24 @@ fn second(number: u64) -> Nanos {
 
 /// A program with one block of memory, whose first 100 pages are always used; `also` are the others used in a second.
 pub(crate) fn items(name: &str, also: impl Fn(u64) -> std::ops::Range<usize>) -> Vec<Item> {
+    let range = AddressRange::new(BLOCK_SIZE, 2 * BLOCK_SIZE);
+    let mappings = vec![Mapping::private(range, name)];
     let mut items = vec![
-        Item::TargetStart(TargetStart {
-            time: second(0),
-            target: TARGET,
-            pid: 7,
-            name: "server".into(),
-            context: None,
-        }),
-        Item::Mappings(MappingChange {
-            time: second(0),
-            target: TARGET,
-            removed: Vec::new(),
-            added: vec![Mapping {
-                range: AddressRange::new(BLOCK_SIZE, 2 * BLOCK_SIZE),
-                permissions: "rw-p".into(),
-                name: name.into(),
-                unreclaimable: None,
-            }],
-        }),
+        Item::TargetStart(TargetStart::new(second(0), TARGET, 7, "server")),
+        Item::Mappings(MappingChange::adding(second(0), TARGET, mappings)),
     ];
     items.extend((0..60).map(|number| {
         let hot = mask_of(0..HOT);
         let others = mask_of(also(number));
-        Item::Pages(PageSnapshot {
-            target: TARGET,
-            start: second(number),
-            end: second(number + 1),
-            blocks: vec![PageBlock {
-                block: BLOCK_SIZE,
-                present: mask_of(0..512),
-                accessed: std::array::from_fn(|word| hot[word] | others[word]),
-                unknown: NONE,
-                ..PageBlock::default()
-            }],
-        })
+        let block = PageBlock {
+            block: BLOCK_SIZE,
+            present: mask_of(0..512),
+            accessed: std::array::from_fn(|word| hot[word] | others[word]),
+            unknown: NONE,
+            ..PageBlock::default()
+        };
+        let times = (second(number), second(number + 1));
+        Item::Pages(PageSnapshot::new(TARGET, times, vec![block]))
     }));
     items
 }
@@ -112,6 +95,7 @@ fn what_a_group_is_charged_for_beyond_mappings_counts() {
         page_cache: Some(5 * MIB),
         shared: Some(0),
         kernel: Some(MIB),
+        kernel_reclaimable: Some(MIB / 4),
         ..GroupCharge::default()
     };
     items.push(Item::Usage(UsageSample {
@@ -122,10 +106,11 @@ fn what_a_group_is_charged_for_beyond_mappings_counts() {
     let report = size(&items, SizeOptions::default());
     assert_eq!(report.memory.peak_bytes, 10 * MIB);
     assert_eq!(report.memory.kernel_peak_bytes, Some(MIB));
+    assert_eq!(report.memory.kernel_reclaimable_bytes, Some(MIB / 4));
     assert_eq!(report.memory.unmapped_peak_bytes, Some(5 * MIB));
     let request = report.with_swap.request;
     assert!(
-        request.low_bytes < 2 * MIB && request.bytes > 6 * MIB,
+        request.low_bytes < 2 * MIB && request.bytes > 5 * MIB,
         "{request:?}"
     );
 }

@@ -225,22 +225,13 @@ mod tests {
 
     /// Returns an ELF file with these sections.
     fn elf(sections: &[(&str, u64, &[u8])]) -> Vec<u8> {
-        let names: Vec<u8> = sections
-            .iter()
-            .flat_map(|(name, ..)| [name.as_bytes(), &[0]].concat())
-            .collect();
+        let names: Vec<&str> = sections.iter().map(|(name, ..)| *name).collect();
+        let names = names.join("\0") + "\0";
         let mut name_at = 1;
         let (mut body, mut headers) = (Vec::new(), vec![0; 64]);
         let mut add = |name: u32, kind: u32, flags: u64, bytes: &[u8]| {
-            let words = [
-                flags,
-                0,
-                64 + body.len() as u64,
-                bytes.len() as u64,
-                0,
-                1,
-                0,
-            ];
+            let (at, length) = (64 + body.len() as u64, bytes.len() as u64);
+            let words = [flags, 0, at, length, 0, 1, 0];
             headers.extend([name, kind].map(u32::to_le_bytes).concat());
             headers.extend(words.map(u64::to_le_bytes).concat());
             body.extend_from_slice(bytes);
@@ -249,27 +240,15 @@ mod tests {
             add(name_at, 1, *flags, bytes);
             name_at += name.len() as u32 + 1;
         }
-        add(0, 3, 0, &[&[0], &names[..]].concat());
+        add(0, 3, 0, &[&[0], names.as_bytes()].concat());
         let at = (64 + body.len() as u64).to_le_bytes();
         let count = sections.len() as u16;
         let counts = [64, 56, 0, 64, count + 2, count + 1];
         let counts: Vec<u8> = counts.map(u16::to_le_bytes).concat();
-        let start = [
-            b"\x7fELF\x02\x01\x01",
-            &[0; 9][..],
-            &[3, 0, 62, 0, 1, 0, 0, 0],
-        ]
-        .concat();
-        [
-            start,
-            vec![0; 16],
-            at.to_vec(),
-            vec![0; 4],
-            counts,
-            body,
-            headers,
-        ]
-        .concat()
+        let kind = [3_u8, 0, 62, 0, 1, 0, 0, 0];
+        let start = [b"\x7fELF\x02\x01\x01", &[0; 9][..], &kind].concat();
+        let start = [start, vec![0; 16], at.to_vec(), vec![0; 4], counts].concat();
+        [start, body, headers].concat()
     }
 
     fn packed(says: u64, bytes: usize) -> Vec<u8> {
@@ -287,15 +266,10 @@ mod tests {
             let content = elf(&[(name, COMPRESSED, &packed(says, bytes))]);
             std::fs::write(&path, content).expect("written");
             let found = check(&path, None);
-            assert_eq!(
-                found.is_err(),
-                is_refused,
-                "{name} {says} {bytes}: {found:?}"
-            );
-            for names in [
-                Symbolizer::by_symbols(),
-                Symbolizer::by_debug_information(&[]),
-            ] {
+            let case = format!("{name} {says} {bytes}: {found:?}");
+            assert_eq!(found.is_err(), is_refused, "{case}");
+            let by_debug_information = Symbolizer::by_debug_information(&[]);
+            for names in [Symbolizer::by_symbols(), by_debug_information] {
                 let _ = names.path_names(&path, Some("ab"), &[1]);
             }
         };
@@ -321,23 +295,15 @@ mod tests {
             (".gnu_debugaltlink", "/dev/zero"),
             (".debug_sup", &absolute),
         ] {
-            let head: &[u8] = if name == ".debug_sup" {
-                &[5, 0, 0]
-            } else {
-                &[]
-            };
+            let is_sup = name == ".debug_sup";
+            let head: &[u8] = if is_sup { &[5, 0, 0] } else { &[] };
             let content = [head, target.as_bytes(), &[0; 32]].concat();
             std::fs::write(&path, elf(&[(name, 0, &content)])).expect("written");
             let names = Symbolizer::by_debug_information(&[]).path_names(&path, None, &[1]);
-            assert!(
-                matches!(names, Err(SymbolError::Link { .. })),
-                "{name} {target}"
-            );
-            assert!(
-                Symbolizer::by_symbols()
-                    .path_names(&path, None, &[1])
-                    .is_ok()
-            );
+            let is_refused = matches!(names, Err(SymbolError::Link { .. }));
+            assert!(is_refused, "{name} {target}");
+            let names = Symbolizer::by_symbols().path_names(&path, None, &[1]);
+            assert!(names.is_ok());
         }
     }
 }

@@ -329,9 +329,8 @@ mod tests {
             let hex = |text| u64::from_str_radix(text, 16).ok();
             let (start, end, offset) = (hex(start)?, hex(end)?, hex(words[2])?);
             let path = words.get(5)?;
-            (start..end)
-                .contains(&address)
-                .then(|| (PathBuf::from(path), address - start + offset))
+            let is_in = (start..end).contains(&address);
+            is_in.then(|| (PathBuf::from(path), address - start + offset))
         });
         found.expect("it is mapped")
     }

@@ -245,6 +245,7 @@ impl Fit {
 
 #[cfg(test)]
 mod tests {
+    use super::PublishedMethod::{DamoosGrid, DamoosPolyfit, Swarm};
     use super::*;
     use crate::predict::Estimate;
     use crate::tests::{contexts, prcl_space};
@@ -274,12 +275,14 @@ mod tests {
 
     #[test]
     fn each_takes_its_runs_and_comes_near() {
-        let (runs, off) = tried(PublishedMethod::DamoosGrid);
-        assert!(runs <= 9 && off < 0.2, "{runs} {off}");
-        let (runs, off) = tried(PublishedMethod::DamoosPolyfit);
-        assert!(runs <= 42 && off < 0.1, "{runs} {off}");
-        let (runs, off) = tried(PublishedMethod::Swarm);
-        assert!(runs <= 80 && off < 0.1, "{runs} {off}");
+        for (method, runs_max, off_max) in [
+            (DamoosGrid, 9, 0.2),
+            (DamoosPolyfit, 42, 0.1),
+            (Swarm, 80, 0.1),
+        ] {
+            let (runs, off) = tried(method);
+            assert!(runs <= runs_max && off < off_max, "{runs} {off}");
+        }
     }
 
     #[test]
@@ -288,11 +291,8 @@ mod tests {
         let places = (0..12).map(|n| f64::from(n) / 11.0);
         let points: Vec<(f64, f64)> = places.map(|x| (x, of(x))).collect();
         let fit = Fit::of(&points, 4);
-        assert!(
-            (0..50)
-                .map(|n| f64::from(n) / 49.0)
-                .all(|x| (fit.at(x) - of(x)).abs() < 1e-5)
-        );
+        let mut places = (0..50).map(|n| f64::from(n) / 49.0);
+        assert!(places.all(|x| (fit.at(x) - of(x)).abs() < 1e-5));
         // The same value is tried many times.
         let flat = Fit::of(&[(0.5, 1.0); 20], 6);
         assert!(flat.at(0.5).is_finite() && (flat.at(0.5) - 1.0).abs() < 1e-3);
@@ -300,11 +300,7 @@ mod tests {
 
     #[test]
     fn who_is_stopped_stops() {
-        for method in [
-            PublishedMethod::DamoosGrid,
-            PublishedMethod::DamoosPolyfit,
-            PublishedMethod::Swarm,
-        ] {
+        for method in [DamoosGrid, DamoosPolyfit, Swarm] {
             let space = prcl_space(&[], 60);
             let mut nr = 0;
             let mut run = |_: &SearchPoint| {

@@ -34,27 +34,19 @@ struct Variation {
 pub const NR_REPLAYS_BOUNDED: u64 = 2 * (1 + NR_VARIATIONS as u64);
 
 const VARIATIONS: [Variation; NR_VARIATIONS] = [
-    Variation {
-        costs: Bound::Middle,
-        busier: 0.0,
-        seed: 1,
-    },
-    Variation {
-        costs: Bound::Low,
-        busier: -0.25,
-        seed: 2,
-    },
-    Variation {
-        costs: Bound::High,
-        busier: 0.25,
-        seed: 3,
-    },
-    Variation {
-        costs: Bound::High,
-        busier: 0.75,
-        seed: 4,
-    },
+    variation(Bound::Middle, 0.0, 1),
+    variation(Bound::Low, -0.25, 2),
+    variation(Bound::High, 0.25, 3),
+    variation(Bound::High, 0.75, 4),
 ];
+
+const fn variation(costs: Bound, busier: f64, seed: u64) -> Variation {
+    Variation {
+        costs,
+        busier,
+        seed,
+    }
+}
 
 /// Additional error of saved memory: a share of all memory, and of the saved memory. Chosen after twelve live runs. Of
 /// forty later runs, after which nothing was chosen, 38 were within the bounds (docs/results/prediction.md).

@@ -31,14 +31,12 @@ mod tests {
     use crate::Estimate;
 
     fn check(points: &[(f64, f64)], wanted: &[usize]) {
-        let predictions: Vec<Prediction> = points
-            .iter()
-            .map(|(slowdown, resident)| Prediction {
-                slowdown: Estimate::new(*slowdown),
-                resident_mean_bytes: *resident,
-                ..Prediction::default()
-            })
-            .collect();
+        let prediction = |(slowdown, resident): &(f64, f64)| Prediction {
+            slowdown: Estimate::new(*slowdown),
+            resident_mean_bytes: *resident,
+            ..Prediction::default()
+        };
+        let predictions: Vec<Prediction> = points.iter().map(prediction).collect();
         let all: Vec<&Prediction> = predictions.iter().collect();
         assert_eq!(front(&all), wanted, "{points:?}");
     }
@@ -47,10 +45,8 @@ mod tests {
     fn what_is_beaten_in_both_is_left_out() {
         check(&[], &[]);
         check(&[(0.1, 5.0)], &[0]);
-        check(
-            &[(0.2, 5.0), (0.1, 9.0), (0.3, 6.0), (0.4, 1.0)],
-            &[1, 0, 3],
-        );
+        let some = [(0.2, 5.0), (0.1, 9.0), (0.3, 6.0), (0.4, 1.0)];
+        check(&some, &[1, 0, 3]);
         // Equal slowdown with more memory, and two equal predictions.
         check(&[(0.1, 5.0), (0.1, 6.0), (0.1, 5.0)], &[0]);
         check(&[(0.1, 5.0), (0.2, 5.0)], &[0]);

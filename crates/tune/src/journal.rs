@@ -300,34 +300,25 @@ mod tests {
             assert!(matches!(error, JournalError::NoJournal(_)), "{error}");
             assert_eq!(std::fs::read_to_string(&path).expect("kept"), text);
         }
-        let damaged = format!(
-            "{}\nnonsense\n{{\"entry\"",
-            serde_json::to_string(&Entry::Tune(of())).expect("JSON")
-        );
+        let begin = serde_json::to_string(&Entry::Tune(of())).expect("JSON");
+        let damaged = format!("{begin}\nnonsense\n{{\"entry\"");
         std::fs::write(&path, &damaged).expect("room");
-        let error = Journal::open(&path, &of())
-            .expect_err("damaged")
-            .to_string();
-        assert!(error.contains("line 2"), "{error}");
+        let error = Journal::open(&path, &of()).expect_err("damaged");
+        assert!(error.to_string().contains("line 2"), "{error}");
     }
 
     #[test]
     fn a_full_disk_ends_the_journal_and_not_the_search() {
+        let full = OpenOptions::new().write(true).open("/dev/full");
         let mut journal = Journal {
             path: "/dev/full".into(),
-            file: Some(
-                OpenOptions::new()
-                    .write(true)
-                    .open("/dev/full")
-                    .expect("a device"),
-            ),
+            file: Some(full.expect("a device")),
             known: Known::default(),
         };
         let settings = &some_settings()[0];
         let error = journal.note(settings, &prediction(0)).expect_err("full");
         assert!(error.to_string().contains("/dev/full"), "{error}");
-        journal
-            .note(settings, &prediction(0))
-            .expect("no longer tried");
+        let again = journal.note(settings, &prediction(0));
+        again.expect("no longer tried");
     }
 }

@@ -1,7 +1,7 @@
 //! The input of tuning: schemes in contexts, monitoring options, and guards.
 
 use isotherm_config::{
-    Configuration, ConfiguredOperations, ContextConfig, Method, Request, RequestError, SessionSpec,
+    Configuration, ContextConfig, Method, Operations, Request, RequestError, SessionSpec,
     TargetSpec,
 };
 use isotherm_policy::guard::GuardLimits;
@@ -102,10 +102,7 @@ impl TuningPlan {
 
 /// Returns a target of all processes of a simulated machine.
 fn everybody() -> TargetSpec {
-    TargetSpec::Processes {
-        processes: Vec::new(),
-        children: false,
-    }
+    TargetSpec::named(Vec::new())
 }
 
 /// Takes the schemes that `request` names out of it, and returns them as a context; `None` if it names none.
@@ -115,9 +112,9 @@ fn added(request: &mut Request) -> Result<Option<ContextConfig>, RequestError> {
     request.acting.scheme_lines.clear();
     Ok((!schemes.is_empty()).then(|| ContextConfig {
         operations: if is_physical {
-            ConfiguredOperations::Paddr
+            Operations::Paddr
         } else {
-            ConfiguredOperations::Vaddr
+            Operations::Vaddr
         },
         schemes,
         ..ContextConfig::default()

@@ -129,10 +129,7 @@ impl TuneRequest {
                 scheme_lines: self.scheme_lines.clone(),
                 presets: self.presets.clone(),
                 no_guard: self.no_guard || limit.is_none(),
-                limits: GuardLimits {
-                    max_slowdown: self.max_slowdown,
-                    ..GuardLimits::default()
-                },
+                limits: GuardLimits::of_slowdown(self.max_slowdown),
                 ..ActingRequest::default()
             },
             ..Request::default()

@@ -180,10 +180,8 @@ fn a_page_needs_nothing_else_and_names_are_harmless() {
     assert!(!page.contains("http://") || !page.contains("src="));
     let front = tuned_of("program", 1, None, usize::MAX).0.front;
     for number in 0..front.len() {
-        let (link, part) = (
-            format!("href=\"#setting-{number}\""),
-            format!("id=\"setting-{number}\""),
-        );
+        let link = format!("href=\"#setting-{number}\"");
+        let part = format!("id=\"setting-{number}\"");
         // One link is in the picture, and one in the table beside it.
         assert_eq!(page.matches(&link).count(), 2, "{link}");
         assert_eq!(page.matches(&part).count(), 1, "{part}");
@@ -204,14 +202,9 @@ fn an_older_age_saves_less_and_loses_less() {
     assert!(young.saved_mean_bytes > old.saved_mean_bytes);
     // Left out are 3 s and 18 s of 40 s; 40 s of 40 s are too many.
     let steady = |of: &Prediction| of.steady_share.map(|share| share - of.saved_share.value);
-    assert!(
-        (0.01..0.06).contains(&steady(&young).expect("known")),
-        "{young:?}"
-    );
-    assert!(
-        (0.1..0.4).contains(&steady(&old).expect("known")),
-        "{old:?}"
-    );
+    let known = [&young, &old].map(|of| steady(of).expect("known"));
+    assert!((0.01..0.06).contains(&known[0]), "{young:?}");
+    assert!((0.1..0.4).contains(&known[1]), "{old:?}");
     assert_eq!(steady(&never), None);
     assert_eq!(never.needed_ns, Some(Nanos::from_millis(80_000)));
     // Two blocks of four are saved for most of the time; the third until it is accessed again, after which the guard
@@ -221,18 +214,14 @@ fn an_older_age_saves_less_and_loses_less() {
     assert!(young.refaults >= PAGES_PER_BLOCK as u64 && old.refaults == 0);
     assert!(young.slowdown.value > old.slowdown.value);
     assert!(never.saved_mean_bytes.abs() < 1.0 && never.acting_cpu_seconds.value <= 0.0);
-    let spec = plan
-        .session(&space.settings(&space.point(0)))
-        .expect("it fits");
-    let sure = replays.bounded(&spec).expect("it runs");
-    let sure = sure.expect("not stopped");
+    let spec = plan.session(&space.settings(&space.point(0)));
+    let sure = replays.bounded(&spec.expect("it fits"));
+    let sure = sure.expect("it runs").expect("not stopped");
     let least = sure.saved_share.least();
     assert!(least < young.saved_share.value - 0.02, "{sure:?}");
     assert!(sure.slowdown.most() > young.slowdown.value, "{sure:?}");
-    assert!(
-        (sure.slowdown.value - young.slowdown.value).abs() < 1e-9,
-        "the same in the middle"
-    );
+    let differ = (sure.slowdown.value - young.slowdown.value).abs();
+    assert!(differ < 1e-9, "the same in the middle");
     let base = replays.base();
     assert!(base.saved_mean_bytes.abs() < 1.0 && base.slowdown.value >= 0.0);
     assert!((base.resident_mean_bytes - never.resident_mean_bytes).abs() < 1.0);
@@ -280,10 +269,8 @@ fn schemes_that_one_node_cannot_carry_out_are_refused() {
     request.acting.scheme_lines = vec!["4K max 0 0 5s max migrate_cold 1".to_owned()];
     let plan = TuningPlan::new(Vec::new(), request, None).expect("a plan");
     let replays = replays(&plan, replay());
-    let planned = planned(&replays, &plan);
-    let error = planned
-        .evaluate(&Settings::default())
-        .expect_err("one node");
+    let evaluated = planned(&replays, &plan).evaluate(&Settings::default());
+    let error = evaluated.expect_err("one node");
     assert!(error.to_string().contains("machine of one"), "{error}");
 }
 

@@ -95,7 +95,8 @@ export class App {
     const {record} = this;
     this.index = index;
     const left = record.layers.left_out ? ` · ${record.layers.left_out} smaller ones left out` : "";
-    at("subject").textContent = record.subject + left;
+    const needed = record.curves?.needed ? ` · ${record.curves.needed}` : "";
+    at("subject").textContent = record.subject + needed + left;
     at("subject").title = at("subject").textContent ?? "";
     const target = /** @type {HTMLSelectElement} */ (at("target"));
     target.replaceChildren(...record.layers.of.map((layer, i) => new Option(layer.label, String(i))));

@@ -8,12 +8,14 @@ use isotherm_report::actions::ActionsReport;
 use isotherm_report::blame::Measure;
 use isotherm_report::context::RecordEnd;
 use isotherm_report::heatmap::{LayerAxis, Layers};
+use isotherm_report::summary::NeededMemory;
 use isotherm_report::{
     Accumulate, Actions, Blame, BlameOptions, BlameReport, Course, CourseReport, EthpCurve,
     EthpCurveOptions, EthpCurveReport, Fragmentation, FragmentationReport, Heatmap, HeatmapOptions,
     Machine, MachineReport, Overview, Overviews, ReclaimCurve, ReclaimCurveOptions,
     ReclaimCurveReport, Scope, Tiers, TiersReport,
 };
+use isotherm_size::{Size, SizeOptions};
 
 /// Options with more columns than a terminal shows, because the page can zoom.
 const OPTIONS: HeatmapOptions = HeatmapOptions {
@@ -39,8 +41,8 @@ pub struct Document {
     ages: PageAges,
     /// Attribution of memory to code, where stacks were sampled.
     blame: Option<Box<Blame>>,
-    /// Policy curves from page scans, where they are requested.
-    curves: Option<Box<(ReclaimCurve, EthpCurve)>>,
+    /// Policy curves and sizes from page scans, where they are requested.
+    curves: Option<Box<(ReclaimCurve, EthpCurve, Size)>>,
 }
 
 impl Document {
@@ -66,12 +68,13 @@ impl Document {
         self.blame.as_mut().map(|blame| blame.frames())
     }
 
-    /// Adds the curves of reclaim and of huge pages, from page scans.
+    /// Adds the curves of reclaim and of huge pages, and the memory that is needed, from page scans.
     #[must_use]
     pub fn with_curves(mut self, header: &Header, scope: Scope) -> Self {
         self.curves = Some(Box::new((
             ReclaimCurve::new(header, scope, ReclaimCurveOptions::default()),
             EthpCurve::new(header, scope, EthpCurveOptions::default()),
+            Size::new(header, scope, SizeOptions::default()),
         )));
         self
     }
@@ -97,6 +100,7 @@ impl Accumulate for Document {
         if let Some(curves) = &mut self.curves {
             curves.0.push(item);
             curves.1.push(item);
+            curves.2.push(item);
         }
         match item {
             Item::Pages(pages) => return self.push_pages(pages),
@@ -127,10 +131,11 @@ impl Accumulate for Document {
 
     fn finish(self) -> Finished {
         let curves = self.curves.and_then(|curves| {
-            let (reclaim, huge) = *curves;
+            let (reclaim, huge, size) = *curves;
             Some(Curves {
                 reclaim: reclaim.finish()?,
                 huge: huge.finish(),
+                needed: size.finish().map(|size| size.needed()),
             })
         });
         Finished {
@@ -165,9 +170,10 @@ fn blamed(mut blame: Blame) -> Vec<BlameReport> {
     all
 }
 
-/// Policy curves from page scans, for any threshold and any bound.
+/// Policy curves from page scans, for any threshold and any bound, and the memory that is needed.
 #[derive(Debug)]
 pub(crate) struct Curves {
+    pub(crate) needed: Option<NeededMemory>,
     pub(crate) reclaim: ReclaimCurveReport,
     pub(crate) huge: Option<EthpCurveReport>,
 }

@@ -162,10 +162,7 @@ impl Question {
             acting: ActingRequest {
                 scheme_lines: self.schemes.clone(),
                 no_guard: self.max_slowdown.is_none(),
-                limits: GuardLimits {
-                    max_slowdown: self.max_slowdown,
-                    ..GuardLimits::default()
-                },
+                limits: GuardLimits::of_slowdown(self.max_slowdown),
                 ..ActingRequest::default()
             },
             ..Request::default()

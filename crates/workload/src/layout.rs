@@ -201,29 +201,21 @@ mod tests {
             .collect();
         let laid = temperature(&config, &config.phases[0], &places);
         let ranges = |heats: &[Heat]| heats.iter().map(|h| h.range).collect::<Vec<_>>();
-        let sum: f64 = laid
-            .hot
-            .iter()
-            .chain(&laid.warm)
-            .map(|h| h.probability)
-            .sum();
+        let heats = laid.hot.iter().chain(&laid.warm);
+        let sum: f64 = heats.map(|h| h.probability).sum();
         assert!((sum - 1.0).abs() < 1e-9, "probabilities sum to {sum}");
-        let drawn: String = (places[0].start..places[0].end)
-            .step_by(PAGE_SIZE as usize)
-            .map(|page| {
-                let within = |all: &[AddressRange]| all.iter().filter(|r| r.contains(page)).count();
-                match (
-                    within(&ranges(&laid.hot)),
-                    within(&ranges(&laid.warm)),
-                    within(&laid.cold),
-                ) {
-                    (1, 0, 0) => '#',
-                    (0, 1, 0) => '+',
-                    (0, 0, 1) => '.',
-                    other => panic!("page {page:#x} stands in {other:?}"),
-                }
-            })
-            .collect();
+        let draw = |page| {
+            let within = |all: &[AddressRange]| all.iter().filter(|r| r.contains(page)).count();
+            let (hot, warm) = (within(&ranges(&laid.hot)), within(&ranges(&laid.warm)));
+            match (hot, warm, within(&laid.cold)) {
+                (1, 0, 0) => '#',
+                (0, 1, 0) => '+',
+                (0, 0, 1) => '.',
+                other => panic!("page {page:#x} stands in {other:?}"),
+            }
+        };
+        let pages = (places[0].start..places[0].end).step_by(PAGE_SIZE as usize);
+        let drawn: String = pages.map(draw).collect();
         assert_eq!(drawn, picture);
     }
 
@@ -234,10 +226,8 @@ mod tests {
         // The last page of a region that is no whole number of pages is touched as well.
         check("a, 9000\n\np\n10\na, 1, 64, 1\n", "###");
         // A seldom used background.
-        check(
-            "a, 16K\nb, 4K\n\np\n10\na, 0, 64, 1\nb, 0, 64, 99\n",
-            "++++",
-        );
+        let background = "a, 16K\nb, 4K\n\np\n10\na, 0, 64, 1\nb, 0, 64, 99\n";
+        check(background, "++++");
     }
 
     #[test]

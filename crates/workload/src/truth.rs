@@ -171,10 +171,8 @@ mod tests {
     fn a_file_cut_anywhere_is_read_up_to_its_last_whole_line() {
         for cut in 0..SAMPLE.len() {
             let episodes = read(&SAMPLE.as_bytes()[..cut]).expect("a cut file is no error");
-            assert!(
-                episodes.iter().all(|episode| episode.end.is_none()),
-                "cut at {cut}"
-            );
+            let are_open = episodes.iter().all(|episode| episode.end.is_none());
+            assert!(are_open, "cut at {cut}");
         }
     }
 }

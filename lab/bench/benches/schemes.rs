@@ -21,11 +21,8 @@ fn memory() -> Snapshot {
         let nr_accesses = [20.0, 3.0].get((index % 10) as usize).copied();
         let age = (index * 7919 % 1000) as u32;
         let range = AddressRange::new(index * REGION, (index + 1) * REGION);
-        RegionSnapshot {
-            age,
-            age_ns: Nanos(u64::from(age) * INTERVAL.0),
-            ..RegionSnapshot::new(range, nr_accesses.or(Some(0.0)))
-        }
+        let region = RegionSnapshot::new(range, nr_accesses.or(Some(0.0)));
+        region.aged(age, Nanos(u64::from(age) * INTERVAL.0))
     };
     Snapshot {
         end: INTERVAL,

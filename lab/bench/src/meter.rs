@@ -230,18 +230,15 @@ mod tests {
 
     #[test]
     fn even_progress_has_a_rate_without_error() {
-        let seen: Vec<Point> = (0..50)
-            .map(|i| Point {
-                at: 1e6 + f64::from(i) / 10.0,
-                progress: f64::from(i) * 10.0,
-                cpu_s: f64::from(i) / 20.0,
-            })
-            .collect();
+        let point = |i: i32| Point {
+            at: 1e6 + f64::from(i) / 10.0,
+            progress: f64::from(i) * 10.0,
+            cpu_s: f64::from(i) / 20.0,
+        };
+        let seen: Vec<Point> = (0..50).map(point).collect();
         let rate = rate(&seen).expect("it gets on");
-        assert!(
-            (rate.mean - 100.0).abs() < 1e-6 && rate.error < 1e-6,
-            "{rate:?}"
-        );
+        let is_even = (rate.mean - 100.0).abs() < 1e-6 && rate.error < 1e-6;
+        assert!(is_even, "{rate:?}");
         assert!((rate.cpu_s - 0.005).abs() < 1e-9);
         assert!(super::rate(&seen[..1]).is_none());
     }
@@ -261,10 +258,8 @@ mod tests {
         let log = |text: &str, meter: fn(PathBuf) -> Meter| -> Vec<(f64, f64)> {
             std::fs::write(file.path(), text).expect("written");
             let points = meter(file.path().to_owned()).log().expect("a log");
-            points
-                .iter()
-                .map(|point| (point.at, point.progress))
-                .collect()
+            let points = points.iter().map(|point| (point.at, point.progress));
+            points.collect()
         };
         let accesses = r#"{"event":"ready","time_ns":8}
 {"event":"progress","time_ns":7e9,"operations":5}

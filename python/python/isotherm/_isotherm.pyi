@@ -174,6 +174,17 @@ class Record:
         max_slowdown: _Share | None = None,
         refault_cost: _Time | None = None,
     ) -> Report[results.ReclaimCurve]: ...
+    def size(
+        self,
+        *,
+        target: int | None = None,
+        start: _Time | None = None,
+        stop: _Time | None = None,
+        max_slowdown: _Share | None = None,
+        refault_cost: _Time | None = None,
+        file_refault_cost: _Time | None = None,
+        dram_price: float | None = None,
+    ) -> Report[results.Size]: ...
     def summary(
         self, *, target: int | None = None, start: _Time | None = None, stop: _Time | None = None
     ) -> Report[results.Summary]: ...

@@ -392,6 +392,8 @@ class ChargedMemory(TypedDict):
     group: str
     # Memory of the kernel: slab, page tables, stacks, sockets, and others.
     kernel: NotRequired[int | None]
+    # Part of it that the kernel frees when memory is short: slab of files and directories (version 2).
+    kernel_reclaimable: NotRequired[int | None]
     # Page cache, mapped or not; without shared memory.
     page_cache: NotRequired[int | None]
     # Shared memory: tmpfs, memfd, System V.
@@ -400,6 +402,21 @@ class ChargedMemory(TypedDict):
     swap: NotRequired[int | None]
     # All memory, without swap.
     total: NotRequired[int | None]
+
+
+class NeededMemory(TypedDict):
+    """The memory that the targets need at an allowed loss, with swap for the rest; from page scans."""
+
+    # The estimate.
+    bytes: int
+    # Upper bound.
+    high_bytes: int
+    # Lower bound.
+    low_bytes: int
+    # The allowed loss, as a share of the program's time.
+    max_slowdown: float
+    # All memory at its peak.
+    peak_bytes: int
 
 
 class Reclaim(TypedDict):
@@ -482,6 +499,8 @@ class Summary(TypedDict):
     mappings: list[MappingOverview]
     # CPU time of the monitor, as a share of one CPU.
     monitor_cpu_share: NotRequired[float | None]
+    # The memory that the targets need; `null` without page scans.
+    needed: NotRequired[NeededMemory | None]
     # The suggested next command.
     next: str
     # The savings of paging out.
@@ -584,6 +603,199 @@ class ReclaimCurve(TypedDict):
     unreclaimable_mean_bytes: int
     # Version of this JSON format.
     version: int
+
+
+class Growth(TypedDict):
+    """Growth of memory."""
+
+    # Median growth in bytes an hour; negative if memory shrinks.
+    bytes_per_hour: float
+    # Upper end of the 95 % interval.
+    high_bytes_per_hour: float
+    # Lower end of the 95 % interval.
+    low_bytes_per_hour: float
+
+
+class ProgramSetting(TypedDict):
+    """A program's own bound on its memory."""
+
+    # The value to set, and the reason.
+    advice: str
+    # The present value, as the program was given it; `null` where nothing was found.
+    now: NotRequired[str | None]
+    # Process id.
+    pid: int
+    # The program, or what runs it.
+    program: str
+    # Name of the setting.
+    setting: str
+
+
+class RefaultCosts(TypedDict):
+    """Time that the program loses by a refault, the page-out of another page included."""
+
+    # A page of a file.
+    file_ns: Nanos
+    # Upper bound of the same.
+    high_swap_ns: Nanos
+    # Whether the time for swap was measured with the record.
+    is_measured: bool
+    # Lower bound of the same.
+    low_swap_ns: Nanos
+    # A page of anonymous or shared memory, from swap.
+    swap_ns: Nanos
+
+
+class SizeEstimate(TypedDict):
+    """A number of bytes with bounds."""
+
+    # The estimate.
+    bytes: int
+    # Upper bound.
+    high_bytes: int
+    # Lower bound.
+    low_bytes: int
+
+
+class SizePoint(TypedDict):
+    """Loss at one limit, with swap."""
+
+    # Limit of mapped memory.
+    limit_bytes: int
+    # Pages read back per second.
+    refaults_per_s: float
+    # Share of its time that the program would lose.
+    slowdown: float
+
+
+class SizeToday(TypedDict):
+    """Present limits of the control group; `null` where there is no limit."""
+
+    # `memory.high`.
+    high_bytes: NotRequired[int | None]
+    # `memory.max`, or version 1's `memory.limit_in_bytes`.
+    limit_bytes: NotRequired[int | None]
+    # `memory.swap.max`.
+    swap_bytes: NotRequired[int | None]
+
+
+class SizedMemory(TypedDict):
+    """Memory by kind, at its peak."""
+
+    # Mapped memory of files.
+    file_peak_bytes: int
+    # Kernel memory of the control group; `null` where no group was watched.
+    kernel_peak_bytes: NotRequired[int | None]
+    # Part of it that the kernel frees when memory is short, when it was largest; `null` where that is not known.
+    kernel_reclaimable_bytes: NotRequired[int | None]
+    # Mapped memory, mean over time.
+    mapped_mean_bytes: int
+    # Mapped memory at its peak.
+    mapped_peak_bytes: int
+    # All memory at its peak: the control group's charge, or what processes map.
+    peak_bytes: int
+    # Mapped memory that only swap can hold: anonymous and shared memory.
+    swap_backed_peak_bytes: int
+    # Swapped-out memory at its peak. It counts as not needed.
+    swapped_peak_bytes: int
+    # Mapped memory whose use is unknown, mean over time. It counts as needed.
+    unknown_mean_bytes: int
+    # The part of it that is needed; `null` where its ages are not known.
+    unmapped_needed: NotRequired[SizeEstimate | None]
+    # Page cache that is charged to the control group and not mapped, at its peak.
+    unmapped_peak_bytes: NotRequired[int | None]
+
+
+class TriedLimit(TypedDict):
+    """A limit that was tried."""
+
+    # Whether the loss stayed within the allowed share.
+    fits: bool
+    # The limit of the control group.
+    limit_bytes: int
+    # Major faults per second.
+    major_faults_per_s: float
+    # Time over which this was measured, in seconds.
+    seconds: float
+    # Share of its time that the group lost.
+    slowdown: float
+    # Memory in use at the end of the trial.
+    used_bytes: int
+
+
+class Verified(TypedDict):
+    """Limits that were tried on the running group."""
+
+    # Limit that was left in place; `null`: what was set before was set again.
+    applied_bytes: NotRequired[int | None]
+    # The reason why they ended.
+    end: Literal["found", "never_fits", "stopped", "ended", "enough"]
+    # The least limit that fits; `null` if none does.
+    least_bytes: NotRequired[int | None]
+    # The trials, in their order.
+    trials: list[TriedLimit]
+
+
+class SizeAdvice(TypedDict):
+    """The numbers to set."""
+
+    # `memory.high`: above it, the kernel reclaims, and the program waits for that.
+    high: SizeEstimate
+    # `memory.max`, the limit of a container: above it, the kernel kills.
+    limit: SizeEstimate
+    # Memory that the program needs at the allowed loss: the request of a container.
+    request: SizeEstimate
+    # Swap that holds the rest.
+    swap: SizeEstimate
+
+
+class Size(TypedDict):
+    """The result."""
+
+    # Cost of refaults.
+    costs: RefaultCosts
+    # Time from the first scan to the last.
+    duration_ns: Nanos
+    # Memory that appeared during the record, and was not used in its last quarter.
+    grown_idle_bytes: int
+    # Trend of mapped memory; `null` if the record is too short.
+    growth: NotRequired[Growth | None]
+    # Whether most of the memory appeared during the record.
+    has_seen_start: bool
+    # The loss that the user allows, as a share of the program's time.
+    max_slowdown: float
+    # Memory by kind.
+    memory: SizedMemory
+    # Names of the targets, each once.
+    names: list[str]
+    # Mean number of threads that ran at once, at least 1: a refault delays one of them.
+    nr_running: float
+    # Time after the beginning at which mapped memory was at its peak.
+    peak_at_ns: Nanos
+    # Loss by limit, from the least limit.
+    points: list[SizePoint]
+    # Bounds that programs have themselves, of what runs now.
+    programs: list[ProgramSetting]
+    # The record that the report is based on.
+    record: RecordInfo
+    # `size`.
+    report: str
+    # Price of what `request` is below the peak, for a month; `null` without a price.
+    saved_per_month: NotRequired[float | None]
+    # Mean interval of scans.
+    scan_interval_ns: Nanos
+    # Present limits, if a control group was watched.
+    today: NotRequired[SizeToday | None]
+    # Watch for at least this long: if all idle memory is then read back once, the loss is what is allowed.
+    trusted_after_ns: Nanos
+    # Limits that were tried; `null` if none was asked for.
+    verified: NotRequired[Verified | None]
+    # Version of this JSON format.
+    version: int
+    # The numbers to set where swap takes what does not fit.
+    with_swap: SizeAdvice
+    # The numbers to set without swap: only memory of files can be reclaimed.
+    without_swap: SizeAdvice
 
 
 class Finding(TypedDict):

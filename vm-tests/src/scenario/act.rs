@@ -77,11 +77,8 @@ fn reclaim(report: &mut Report, output: &VmOutput) -> Result<()> {
     let (stat, after) = done(report, output, "stat", "counted")?;
     let present = after.cold.present;
     about(&[("in memory after counting", present, COLD, 0)])?;
-    ensure!(
-        stat.applied == 0 && stat.tried >= HOT + COLD,
-        "stat tried {}",
-        mib(stat.tried)
-    );
+    let counts_all = stat.applied == 0 && stat.tried >= HOT + COLD;
+    ensure!(counts_all, "stat tried {}", mib(stat.tried));
     intact(&start, &after, "when it was cooled and counted")
 }
 
@@ -131,11 +128,8 @@ fn unused(report: &mut Report, output: &VmOutput) -> Result<()> {
 
 /// Fails unless the product reports at least `bytes` as applied. Its target has other memory, too.
 fn says(deed: &Deed, bytes: u64) -> Result<()> {
-    ensure!(
-        deed.applied >= bytes - SLACK,
-        "{} says less than it did",
-        deed.action
-    );
+    let (action, is_all) = (&deed.action, deed.applied >= bytes - SLACK);
+    ensure!(is_all, "{action} says less than it did");
     Ok(())
 }
 
@@ -161,10 +155,8 @@ pub(super) fn more_than_swap(kernel: Kernel, report: &mut Report) -> Result<()> 
     }
     // An eighth is kept for the system, and another one holds other memory of the target.
     about(&out_of_memory(&after, swap / 8 * 6))?;
-    ensure!(
-        pageout.refused("swap_full") >= COLD - swap - SLACK,
-        "what did not fit is not counted as that"
-    );
+    let is_counted = pageout.refused("swap_full") >= COLD - swap - SLACK;
+    ensure!(is_counted, "what did not fit is not counted as that");
     let cold = deed(&output, "cold")?;
     ensure!(cold.refused("swap_full") == 0, "cold needs no swap");
     intact(&start, &after, "when swap was full")

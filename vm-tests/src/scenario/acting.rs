@@ -76,9 +76,8 @@ struct NodeMove {
 impl Deed {
     pub(super) fn moved(&self, from: u32, to: u32) -> u64 {
         let ways = self.moved.iter();
-        ways.filter(|way| (way.from, way.to) == (from, to))
-            .map(|way| way.bytes)
-            .sum()
+        let ways = ways.filter(|way| (way.from, way.to) == (from, to));
+        ways.map(|way| way.bytes).sum()
     }
 
     pub(super) fn refused(&self, why: &str) -> u64 {
@@ -88,9 +87,8 @@ impl Deed {
     /// Lists the reasons except "not present", which also counts holes and pages that are already in the wanted state.
     pub(super) fn reasons(&self) -> String {
         let reasons = self.refused.iter().filter(|(why, _)| *why != "not_present");
-        let reasons: Vec<String> = reasons
-            .map(|(why, bytes)| format!("{why} {}", mib(*bytes)))
-            .collect();
+        let reasons = reasons.map(|(why, bytes)| format!("{why} {}", mib(*bytes)));
+        let reasons: Vec<String> = reasons.collect();
         if reasons.is_empty() {
             "nothing".to_owned()
         } else {
@@ -162,11 +160,9 @@ pub(super) fn mib(bytes: u64) -> String {
 /// Adds lines to the report for a deed and for the places of memory afterwards.
 fn say(report: &mut Report, deed: &Deed, after: &Pages) {
     let nodes = |part: &Part| {
-        let nodes: Vec<String> = part
-            .nodes
-            .iter()
-            .map(|(node, bytes)| format!("{} on node {node}", mib(*bytes)))
-            .collect();
+        let nodes = part.nodes.iter();
+        let nodes = nodes.map(|(node, bytes)| format!("{} on node {node}", mib(*bytes)));
+        let nodes: Vec<String> = nodes.collect();
         if nodes.len() > 1 || part.nodes.contains_key(&1) {
             format!(" ({})", nodes.join(", "))
         } else {
@@ -216,13 +212,9 @@ pub(super) fn intact(before: &Pages, after: &Pages, when: &str) -> Result<()> {
 /// Fails unless all of these are what they should be: a name, the bytes, the right bytes, and the slack.
 pub(super) fn about(all: &[(&str, u64, u64, u64)]) -> Result<()> {
     for (what, bytes, want, slack) in all {
-        ensure!(
-            bytes.abs_diff(*want) <= *slack,
-            "{what}: {}, not {} (within {})",
-            mib(*bytes),
-            mib(*want),
-            mib(*slack)
-        );
+        let is_about = bytes.abs_diff(*want) <= *slack;
+        let [bytes, want, slack] = [bytes, want, slack].map(|bytes| mib(*bytes));
+        ensure!(is_about, "{what}: {bytes}, not {want} (within {slack})");
     }
     Ok(())
 }

@@ -39,29 +39,19 @@ pub(super) fn boot(kernel: Kernel, report: &mut Report) -> Result<()> {
     let release = kernel.image()?.release;
     expect(&output, "release", &release)?;
     expect(&output, "btf", "yes")?;
-    let damon = if kernel == Kernel::Debian612 {
-        "yes"
-    } else {
-        "no"
-    };
+    let has_damon = kernel == Kernel::Debian612;
+    let damon = if has_damon { "yes" } else { "no" };
     expect(&output, "damon", damon)?;
     expect(&output, "zram", "yes")?;
     // The file exists only where the bpf system call does; 2 is Debian's setting.
     expect(&output, "bpf", "2")?;
-    ensure!(
-        output.exit_code == 7,
-        "the exit code came back as {}",
-        output.exit_code
-    );
-    ensure!(
-        output.text("below/file")? == "text\n",
-        "a file came back changed"
-    );
+    let code = output.exit_code;
+    ensure!(code == 7, "the exit code came back as {code}");
+    let text = output.text("below/file")?;
+    ensure!(text == "text\n", "a file came back changed: {text}");
     let btf = output.bytes("btf")?;
-    ensure!(
-        btf.starts_with(&0xeb9f_u16.to_le_bytes()),
-        "the BTF that came back has no BTF magic"
-    );
+    let is_btf = btf.starts_with(&0xeb9f_u16.to_le_bytes());
+    ensure!(is_btf, "the BTF that came back has no BTF magic");
     report.say(format!(
         "{release}: {:.1} s in all, {} bytes of BTF, kernel DAMON: {damon}",
         output.elapsed.as_secs_f64(),
@@ -83,10 +73,8 @@ pub(super) fn levels(kernel: Kernel, report: &mut Report) -> Result<()> {
     let five = vm.clone().cpu("la57=on").run_ok()?;
     expect(&five, "la57", "la57")?;
     let address = fact(&five, "high")?;
-    ensure!(
-        address.starts_with("0x") && address.len() > 14,
-        "memory asked for above 47 bits was placed at {address}"
-    );
+    let is_high = address.starts_with("0x") && address.len() > 14;
+    ensure!(is_high, "memory asked for above 47 bits is at {address}");
     let booted_with_no5lvl = vm.cpu("la57=on").cmdline_extra("no5lvl").run_ok()?;
     expect(&booted_with_no5lvl, "high", "refused")?;
     report.say(format!(

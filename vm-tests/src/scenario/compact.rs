@@ -48,11 +48,9 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
         .run_ok()?;
     let before = one_node(&output, report)?;
     other_node(&output, report, before)?;
-    ensure!(
-        output.stdout.contains("/frag/b: OK\n0\n"),
-        "memory or a setting changed: {}",
-        output.stdout
-    );
+    let said = &output.stdout;
+    let is_kept = said.contains("/frag/b: OK\n0\n");
+    ensure!(is_kept, "memory or a setting changed: {said}");
     Ok(())
 }
 
@@ -61,27 +59,19 @@ fn one_node(output: &VmOutput, report: &mut Report) -> Result<f64> {
     let one: Value = output.json("one")?;
     let round = &one["nodes"][0]["round"];
     report.say(format!("node 1: {round}"));
-    let (before, after) = (
-        number(round, "score_before")?,
-        number(round, "score_after")?,
-    );
+    let before = number(round, "score_before")?;
+    let after = number(round, "score_after")?;
     ensure!(before > LOW + 10.0, "the node was not fragmented: {before}");
-    ensure!(
-        stopped(round, before, after),
-        "it did not stop at the low threshold: {round}"
-    );
+    let is_low = stopped(round, before, after);
+    ensure!(is_low, "it did not stop at the low threshold: {round}");
     let record: Value = output.json("report")?;
     let ended = round["ended"].as_str().unwrap_or_default();
-    ensure!(
-        record["nodes"][0]["rounds"]["ended"][ended] == 1,
-        "the report tells of no such round: {record}"
-    );
+    let is_told = record["nodes"][0]["rounds"]["ended"][ended] == 1;
+    ensure!(is_told, "the report tells of no such round: {record}");
     let between: Value = output.json("between")?;
     let untouched = number(&between["nodes"][0]["before"], "score")?;
-    ensure!(
-        untouched > LOW + 10.0,
-        "node 0 was compacted as well: {untouched}"
-    );
+    let is_untouched = untouched > LOW + 10.0;
+    ensure!(is_untouched, "node 0 was compacted as well: {untouched}");
     Ok(untouched)
 }
 
@@ -98,27 +88,19 @@ fn other_node(output: &VmOutput, report: &mut Report, before: f64) -> Result<()>
         own_cpu / 1e6,
         elapsed / 1e9
     ));
-    ensure!(
-        own_cpu < elapsed / 4.0,
-        "the daemon does not sleep between looks: {end}"
-    );
-    let rounds: Vec<Value> = events
-        .into_iter()
-        .filter(|event| event["event"] == "round")
-        .collect();
-    ensure!(
-        !rounds.is_empty() && rounds.iter().all(|round| round["node"] == 0),
-        "the daemon compacted another node, or none:\n{text}"
-    );
+    let sleeps = own_cpu < elapsed / 4.0;
+    ensure!(sleeps, "the daemon does not sleep between looks: {end}");
+    let rounds = events.iter().filter(|event| event["event"] == "round");
+    let rounds: Vec<&Value> = rounds.collect();
+    let is_of_0 = !rounds.is_empty() && rounds.iter().all(|round| round["node"] == 0);
+    ensure!(is_of_0, "it compacted another node, or none:\n{text}");
     for round in &rounds {
         report.say(format!("daemon: {round}"));
     }
-    let last = &rounds[rounds.len() - 1];
+    let last = rounds[rounds.len() - 1];
     let after = number(last, "score_after")?;
-    ensure!(
-        stopped(last, before, after),
-        "node 0 is at {after} after {before}: {last}"
-    );
+    let is_low = stopped(last, before, after);
+    ensure!(is_low, "node 0 is at {after} after {before}: {last}");
     Ok(())
 }
 

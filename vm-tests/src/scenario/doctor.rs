@@ -22,11 +22,8 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
 
     let root: Value = open.json("root")?;
     let release = kernel.image()?.release;
-    ensure!(
-        root["kernel"] == release.as_str(),
-        "doctor takes the kernel for {}",
-        root["kernel"]
-    );
+    let kernel = &root["kernel"];
+    ensure!(*kernel == release, "doctor takes the kernel for {kernel}");
     for line in open.stdout.lines() {
         report.say(line);
     }
@@ -39,10 +36,8 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
         let (ability, why) = recording(&report_of)?;
         report.say(format!("{who}: record works: {ability}; {why}"));
         ensure!(ability == works, "for {who} recording is to work: {works}");
-        ensure!(
-            works || !why.is_empty(),
-            "doctor does not say why {who} cannot record"
-        );
+        let is_told = works || !why.is_empty();
+        ensure!(is_told, "doctor does not say why {who} cannot record");
     }
     Ok(())
 }

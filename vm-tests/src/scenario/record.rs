@@ -33,10 +33,8 @@ pub(super) fn one_boot(kernel: Kernel, report: &mut Report) -> Result<()> {
     );
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     let doctor = output.text("doctor.json")?;
-    ensure!(
-        doctor.contains(&kernel.image()?.release),
-        "doctor takes the kernel for another one: {doctor}"
-    );
+    let is_this = doctor.contains(&kernel.image()?.release);
+    ensure!(is_this, "doctor takes the kernel for another: {doctor}");
     judge(report, &output, "scattered, 16 of 128 MiB", &[TABLES])
 }
 
@@ -129,19 +127,12 @@ pub(super) fn physical(kernel: Kernel, report: &mut Report) -> Result<()> {
     workload::heading(report, "physical, node 1 of 2");
     let accuracy = workload::row(report, "regions", &on_node_1, &truth)?;
     let last = |snapshots: &[isotherm_engine::Snapshot]| {
-        let regions = snapshots
-            .last()
-            .map(|s| s.regions.as_slice())
-            .unwrap_or_default();
-        regions
-            .first()
-            .zip(regions.last())
-            .map(|(a, z)| (a.range.start, z.range.end))
+        let regions = &snapshots.last()?.regions;
+        Some((regions.first()?.range.start, regions.last()?.range.end))
     };
     let (Some(zero), Some(one)) = (last(&on_node_0), last(&on_node_1)) else {
-        return Err(VmError::Wrong(
-            "a record of a node holds no regions".to_owned(),
-        ));
+        let why = "a record of a node holds no regions";
+        return Err(VmError::Wrong(why.to_owned()));
     };
     report.say(format!(
         "node 0 is {:#x}-{:#x}, node 1 is {:#x}-{:#x}",
@@ -181,28 +172,20 @@ fn of_all_processes(
     ));
     let regions = last.regions.iter();
     let is_inside = |r: &RegionSnapshot| r.range.start >= one.0 && r.range.end <= one.1;
-    ensure!(
-        regions.clone().all(is_inside),
-        "regions of node 1 lie outside of its frames"
-    );
-    ensure!(
-        totals.touched + totals.unknown >= hot / 10 * 9,
-        "hot memory is called idle"
-    );
-    ensure!(
-        totals.touched >= hot / 2,
-        "too little of the hot memory is seen"
-    );
+    let are_inside = regions.clone().all(is_inside);
+    ensure!(are_inside, "regions of node 1 lie outside of its frames");
+    let in_use = totals.touched + totals.unknown;
+    ensure!(in_use >= hot / 10 * 9, "hot memory is called idle");
+    let is_seen = totals.touched >= hot / 2;
+    ensure!(is_seen, "too little of the hot memory is seen");
     for (name, nodes) in [("whole", &[1][..]), ("all", &[0, 1])] {
         let machine: Value = output.json(&format!("{name}-machine"))?;
         let told = machine["nodes"].as_array().into_iter().flatten();
         let told: Vec<u64> = told.filter_map(|node| node["node"].as_u64()).collect();
         let nr_processes = machine["processes"].as_array().map_or(0, Vec::len);
         report.say(format!("{name}: nodes {told:?}, {nr_processes} processes"));
-        ensure!(
-            told == nodes && nr_processes > 0,
-            "report machine is not of these nodes"
-        );
+        let is_of_them = told == nodes && nr_processes > 0;
+        ensure!(is_of_them, "report machine is not of these nodes");
     }
     Ok(())
 }

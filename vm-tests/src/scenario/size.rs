@@ -44,6 +44,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
         .script(&script);
     let output = vm.run_ok()?;
     let size: Value = output.json("size")?;
+    let is_hot = |bytes: &u64| (HOT..HOT + REST).contains(bytes);
     let number = |of: &Value| of.as_u64().unwrap_or(0);
     let [request, least] = [
         number(&size["with_swap"]["request"]["bytes"]),
@@ -53,33 +54,24 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     for trial in size["verified"]["trials"].as_array().into_iter().flatten() {
         report.say(format!("tried: {trial}"));
     }
-    ensure!(
-        (HOT..HOT + REST).contains(&request) && (HOT..HOT + REST).contains(&least),
-        "neither is the hot part: {size}"
-    );
+    let are_hot = [request, least].iter().all(is_hot);
+    ensure!(are_hot, "neither is the hot part: {size}");
     let high = output.text("after.txt")?;
     ensure!(high.trim() == "max", "memory.high is left at {high}");
 
-    let [park, wake, again]: [Value; 3] = [
-        output.json("park")?,
-        output.json("wake")?,
-        output.json("wake-again")?,
-    ];
+    let (park, wake): (Value, Value) = (output.json("park")?, output.json("wake")?);
+    let again: Value = output.json("wake-again")?;
     report.say(format!("park {park}, wake {wake}, and again {again}"));
     let left = number(&park["processes"][0]["resident_after_bytes"]);
     // Other processes map the same executable.
     ensure!(left < ALL / 5, "{} are left in memory", mib(left));
     for (file, wanted) in [("parked.txt", "frozen 1"), ("woken.txt", "frozen 0")] {
         let events = output.text(file)?;
-        ensure!(
-            events.lines().any(|line| line == wanted),
-            "not {wanted}: {events}"
-        );
+        let is_so = events.lines().any(|line| line == wanted);
+        ensure!(is_so, "not {wanted}: {events}");
     }
-    let ahead = number(&again["prefetched_bytes"]);
-    ensure!(
-        number(&wake["prefetched_bytes"]) == 0 && (HOT..HOT + REST).contains(&ahead),
-        "the second wake does not know the first one's order"
-    );
+    let [first, second] = [&wake, &again].map(|of| number(&of["prefetched_bytes"]));
+    let is_known = first == 0 && is_hot(&second);
+    ensure!(is_known, "the second wake does not know the first's order");
     Ok(())
 }

@@ -81,10 +81,8 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     for (who, wanted) in REFUSED {
         let said = output.text(who)?;
         report.say(format!("{who}: {}", said.trim()));
-        ensure!(
-            said.contains(wanted),
-            "the refusal of {who} lacks `{wanted}`"
-        );
+        let is_said = said.contains(wanted);
+        ensure!(is_said, "the refusal of {who} lacks `{wanted}`");
     }
     Ok(())
 }

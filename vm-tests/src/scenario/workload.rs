@@ -129,12 +129,8 @@ pub(super) fn row(
     truth: &[Episode],
 ) -> Result<Accuracy> {
     let a = score(snapshots, truth, WARM_UP);
-    ensure!(
-        a.snapshots >= 3,
-        "{name}: only {} of {} snapshots can be scored",
-        a.snapshots,
-        snapshots.len()
-    );
+    let (nr, all) = (a.snapshots, snapshots.len());
+    ensure!(nr >= 3, "{name}: only {nr} of {all} snapshots are scored");
     let share = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
     report.say(format!(
         "{name:<34} {:>9} {:>7} {:>19} {:>7}  {:>7.0} {:>10} {:>7.1}%",

@@ -67,19 +67,13 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         fs::create_dir(folder.path().join("a")).unwrap();
         write("p.png", "");
-        write(
-            "index.html",
-            "<h1 id=\"top\"><a href=\"a/b.html#c\">x</a><img src=\"p.png\">",
-        );
-        write(
-            "a/b.html",
-            "<a href=\"../index.html#top\"><a href=\"#c\"><a href=\"c.html\"><a href=\"https://d\">",
-        );
+        let index = "<h1 id=\"top\"><a href=\"a/b.html#c\">x</a><img src=\"p.png\">";
+        write("index.html", index);
+        let links = "<a href=\"../index.html#top\"><a href=\"#c\"><a href=\"c.html\"><a href=\"https://d\">";
+        write("a/b.html", links);
         let (nr_pages, faults) = faults(folder.path()).unwrap();
-        let names: Vec<&str> = faults
-            .iter()
-            .filter_map(|fault| fault.rsplit('/').next())
-            .collect();
+        let names = faults.iter().filter_map(|fault| fault.rsplit('/').next());
+        let names: Vec<&str> = names.collect();
         assert_eq!(nr_pages, 2);
         assert_eq!(names, ["b.html: #c", "b.html: c.html", "b.html#c"]);
     }

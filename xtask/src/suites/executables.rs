@@ -194,14 +194,10 @@ mod tests {
         let linux = "path+file:///w/crates/linux#isotherm-linux@0.1.0";
         assert_eq!(set(linux, "it"), Set::Linux);
         assert_eq!(set("path+file:///w/isotherm#0.1.0", "kernel"), Set::Kernel);
-        assert_eq!(
-            set("path+file:///w/v#isotherm-vm-tests@0.1.0", "vm"),
-            Set::Vm
-        );
-        assert_eq!(
-            set("path+file:///w/e#isotherm-engine@0.1.0", "it"),
-            Set::Others
-        );
+        let vm = "path+file:///w/v#isotherm-vm-tests@0.1.0";
+        assert_eq!(set(vm, "vm"), Set::Vm);
+        let engine = "path+file:///w/e#isotherm-engine@0.1.0";
+        assert_eq!(set(engine, "it"), Set::Others);
         let named_by_folder = executable(&message("path+file:///w/crates/linux#0.1.0", "linux"));
         assert_eq!(named_by_folder.expect("a test").package, "linux");
     }

@@ -339,10 +339,8 @@ mod tests {
         assert!(ci.contains(&"book") && ci.contains(&"features"));
         assert!(!ci.contains(&"fuzz"));
         let kernel = all(Level::Ci).into_iter().find(|s| s.name == "kernel");
-        assert_eq!(
-            kernel.expect("a suite").command.last().map(String::as_str),
-            Some("--show-output")
-        );
+        let command = kernel.expect("a suite").command;
+        assert_eq!(command.last().map(String::as_str), Some("--show-output"));
     }
 
     #[test]

@@ -33,20 +33,8 @@ mod tests {
                       failures:\n---- b stdout ----\nwhy\nfailures:\n    b\ntest result: FAILED.\nnext\n";
         let mut shown = Shown::default();
         let lines: Vec<&str> = output.lines().filter(|line| shown.is(line)).collect();
-        assert_eq!(
-            lines,
-            [
-                "test a ... ok",
-                "",
-                "SKIP a: no",
-                "failures:",
-                "---- b stdout ----",
-                "why",
-                "failures:",
-                "    b",
-                "test result: FAILED.",
-                "next"
-            ]
-        );
+        let wanted = "test a ... ok\n\nSKIP a: no\nfailures:\n---- b stdout ----\nwhy\nfailures:\n    b\n\
+                      test result: FAILED.\nnext";
+        assert_eq!(lines.join("\n"), wanted);
     }
 }

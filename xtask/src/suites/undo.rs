@@ -124,10 +124,8 @@ mod tests {
     #[test]
     fn groups_of_tests_that_have_ended_are_removed() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (groups, proc) = (
-            directory.path().join("groups"),
-            directory.path().join("proc"),
-        );
+        let groups = directory.path().join("groups");
+        let proc = directory.path().join("proc");
         for name in [
             "isotherm-many-7",
             "isotherm-many-8",
@@ -138,16 +136,9 @@ mod tests {
         }
         fs::create_dir_all(proc.join("8")).expect("made");
         remove_groups(&groups, &proc);
-        let mut left: Vec<_> = fs::read_dir(&groups)
-            .expect("there")
-            .map(|entry| {
-                entry
-                    .expect("one")
-                    .file_name()
-                    .into_string()
-                    .expect("UTF-8")
-            })
-            .collect();
+        let left = fs::read_dir(&groups).expect("there");
+        let left = left.map(|entry| entry.expect("one").file_name());
+        let mut left: Vec<_> = left.collect();
         left.sort();
         assert_eq!(left, ["isotherm-many-8", "isotherm-x", "user.slice-7"]);
     }

@@ -6,7 +6,7 @@ use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::Scheme;
 
 use crate::cursor::{Cursor, Fields};
-use crate::model::{Configuration, ConfiguredOperations, ContextConfig, Method, Own, TargetConfig};
+use crate::model::{ContextConfig, DamonTarget, Method, Operations, Own};
 use crate::problem::Problem;
 use crate::scheme;
 use crate::unit;
@@ -17,7 +17,7 @@ pub(crate) const KDAMONDS_MAX: usize = 1 << 14;
 /// Limit of a context's schemes; each is compared with each.
 pub(crate) const SCHEMES_MAX: usize = 256;
 
-pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
+pub(crate) fn read(root: &Cursor) -> Option<Vec<ContextConfig>> {
     if root.is_list() {
         return read_schemes_alone(root);
     }
@@ -44,14 +44,11 @@ pub(crate) fn read(root: &Cursor) -> Option<Configuration> {
     if contexts.is_empty() {
         kdamonds.wrong("no usable context", "at least one to run");
     }
-    Some(Configuration {
-        contexts,
-        warnings: Vec::new(),
-    })
+    Some(contexts)
 }
 
 /// Reads the input of damo's `--schemes`: a list of schemes for any targets.
-fn read_schemes_alone(root: &Cursor) -> Option<Configuration> {
+fn read_schemes_alone(root: &Cursor) -> Option<Vec<ContextConfig>> {
     let (indexes, schemes) = read_schemes(root);
     if schemes.is_empty() {
         root.wrong("no usable scheme", "at least one");
@@ -62,10 +59,7 @@ fn read_schemes_alone(root: &Cursor) -> Option<Configuration> {
         ..ContextConfig::default()
     };
     report_conflicts(root, &context, &indexes, "");
-    Some(Configuration {
-        contexts: vec![context],
-        warnings: Vec::new(),
-    })
+    Some(vec![context])
 }
 
 /// Returns the readable schemes of a list, with their indexes.
@@ -98,8 +92,8 @@ fn bounded<'a>(list: &Cursor<'a>, max: usize) -> Vec<Cursor<'a>> {
 fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<ContextConfig> {
     let fields = cursor.map()?;
     let operations = fields
-        .required("ops", |c| c.word(&ConfiguredOperations::NAMES))
-        .map(|index| ConfiguredOperations::ALL[index]);
+        .required("ops", |c| c.word(&Operations::NAMES))
+        .map(|index| Operations::ALL[index]);
     let (intervals, intervals_goal) = fields
         .get("intervals")
         .map_or((None, None), |c| read_intervals(&c));
@@ -169,12 +163,12 @@ fn read_unsupported(fields: &Fields) {
     }
 }
 
-fn read_target(cursor: &Cursor, operations: ConfiguredOperations) -> Option<TargetConfig> {
+fn read_target(cursor: &Cursor, operations: Operations) -> Option<DamonTarget> {
     let fields = cursor.map()?;
     // The key is required; null is a value of it.
     fields.need_key("pid");
     let pid = fields.optional("pid", |c| c.count(1 << 22));
-    let obsolete = fields.optional("obsolete", Cursor::flag).unwrap_or(false);
+    let is_obsolete = fields.optional("obsolete", Cursor::flag).unwrap_or(false);
     let list = fields.need("regions");
     fields.finish();
     let mut regions = Vec::new();
@@ -191,16 +185,16 @@ fn read_target(cursor: &Cursor, operations: ConfiguredOperations) -> Option<Targ
             );
         }
     }
-    if operations == ConfiguredOperations::Fvaddr && regions.is_empty() {
+    if operations == Operations::Fvaddr && regions.is_empty() {
         cursor.wrong("no regions", "the ranges to watch, which `fvaddr` needs");
     }
-    Some(TargetConfig {
+    Some(DamonTarget {
         // Physical memory has no process; sysfs shows 0 as its id.
         pid: pid
-            .filter(|_| operations != ConfiguredOperations::Paddr)
+            .filter(|_| operations != Operations::Paddr)
             .map(|pid| pid as u32),
         regions: regions.into_iter().map(|(region, _)| region).collect(),
-        obsolete,
+        is_obsolete,
     })
 }
 

@@ -24,7 +24,7 @@ use isotherm_policy::scheme::{
 
 use crate::cursor::Log;
 use crate::kdamonds::SCHEMES_MAX;
-use crate::model::{Configuration, ContextConfig};
+use crate::model::ContextConfig;
 use crate::problem::{Place, Problem, Severity, nearest, quoted};
 use crate::scheme::unknown_action;
 use crate::unit::{self, Read, misread};
@@ -59,7 +59,7 @@ pub fn scheme_line(text: &str) -> Result<Scheme, Problem> {
 }
 
 /// Reads a `.damos` file: a scheme on each line.
-pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
+pub(crate) fn read_file(text: &str, log: &Log) -> Option<Vec<ContextConfig>> {
     let mut context = ContextConfig::default();
     let mut indexes = Vec::new();
     let lines = text.lines().enumerate().filter(|(_, line)| !is_empty(line));
@@ -89,10 +89,7 @@ pub(crate) fn read_file(text: &str, log: &Log) -> Option<Configuration> {
         log.add(Problem::error("no scheme", shape()));
         return None;
     }
-    Some(Configuration {
-        contexts: vec![context],
-        warnings: Vec::new(),
-    })
+    Some(vec![context])
 }
 
 fn shape() -> String {

@@ -56,7 +56,7 @@ fn write_context(context: &ContextConfig) -> Node {
     let targets = context.targets.iter().map(|target| {
         map([
             ("pid", target.pid.map(u64::from).into()),
-            ("obsolete", target.obsolete.into()),
+            ("obsolete", target.is_obsolete.into()),
             ("regions", list(target.regions.iter().copied().map(range))),
         ])
     });

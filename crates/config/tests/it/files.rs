@@ -1,13 +1,13 @@
 //! Reading of files that damo and HMSDK write (`fixtures/make.py` runs them), and writing them back.
 
 use isotherm_config::{
-    ConfigFormat, Configuration, ConfiguredOperations, Method, Request, load, preset, scheme_line,
-    to_json, to_yaml,
+    ConfigFormat, Configuration, Method, Operations, Request, load, preset, scheme_line, to_json,
+    to_yaml,
 };
 use isotherm_engine::{AddressRange, IntervalsGoal, Nanos};
 use isotherm_policy::scheme::{
     Action, Age, Bounds, Destination, FailCharge, FilterKind, Frequency, GoalMetric, OpsFilter,
-    Tuner, Weights,
+    Scheme, Tuner, Weights,
 };
 
 const FIXTURES: [(&str, &str); 6] = [
@@ -30,6 +30,10 @@ fn read(text: &str) -> Configuration {
         Ok(configuration) => configuration,
         Err(problems) => panic!("{problems}\nin\n{text}"),
     }
+}
+
+fn schemes_of(name: &str) -> Vec<Scheme> {
+    preset(name).expect("a preset").schemes
 }
 
 fn fixture(name: &str) -> Configuration {
@@ -103,15 +107,12 @@ fn isotherms_own_keys_are_read_and_written() {
 fn damos_prcl_is_read() {
     let configuration = fixture("damo_prcl.json");
     let context = &configuration.contexts[0];
-    assert_eq!(context.operations, ConfiguredOperations::Vaddr);
+    assert_eq!(context.operations, Operations::Vaddr);
     assert_eq!(context.targets[0].pid, Some(4242));
     assert_eq!(context.intervals_goal, None);
     assert_eq!(context.nr_regions, Some(Bounds::new(10, 1000)));
     let scheme = &context.schemes[0];
-    assert_eq!(
-        scheme.pattern,
-        preset("prcl").expect("a preset").schemes[0].pattern
-    );
+    assert_eq!(scheme.pattern, schemes_of("prcl")[0].pattern);
     assert_eq!(scheme.quota.time, Nanos::from_millis(10));
     assert_eq!(scheme.quota.bytes, 128 << 20);
     assert_eq!(scheme.quota.weights.age_permil, 70);
@@ -122,7 +123,7 @@ fn damos_prcl_is_read() {
 
 #[test]
 fn damos_ethp_is_as_published() {
-    let ethp = preset("ethp").expect("a preset").schemes;
+    let ethp = schemes_of("ethp");
     let schemes = &fixture("damo_ethp.yaml").contexts[0].schemes;
     assert_eq!(schemes.len(), 2);
     for (scheme, ethp) in schemes.iter().zip(&ethp) {
@@ -143,10 +144,8 @@ fn damos_tiering_is_read() {
     };
     assert_eq!((demote.kdamond, promote.kdamond), (0, 1));
     assert_eq!(demote.intervals_goal, Some(IntervalsGoal::default()));
-    assert_eq!(
-        demote.targets[0].regions[1],
-        AddressRange::new(8 << 30, 16 << 30)
-    );
+    let second = AddressRange::new(8 << 30, 16 << 30);
+    assert_eq!(demote.targets[0].regions[1], second);
     let scheme = &demote.schemes[0];
     assert_eq!(scheme.destinations, [Destination { node: 1, weight: 1 }]);
     assert_eq!(scheme.apply_interval, Nanos::from_millis(1000));
@@ -161,12 +160,8 @@ fn damos_tiering_is_read() {
         denominator: 10,
     };
     assert_eq!(scheme.quota.fail_charge, Some(charge));
-    let shares: Vec<_> = promote.schemes[0]
-        .destinations
-        .iter()
-        .map(|d| (d.node, d.weight))
-        .collect();
-    assert_eq!(shares, [(0, 70), (1, 30)]);
+    let shares = [(0, 70), (1, 30)].map(|(node, weight)| Destination { node, weight });
+    assert_eq!(promote.schemes[0].destinations, shares);
 }
 
 #[test]
@@ -179,10 +174,8 @@ fn every_filter_of_damo_is_read() {
     let path = "/workloads/latency".to_owned();
     assert_eq!(kinds[2], FilterKind::Ops(OpsFilter::Memcg { path }));
     let (min, max) = (2 << 20, 4 << 20);
-    assert_eq!(
-        kinds[4],
-        FilterKind::Ops(OpsFilter::HugepageSize { min, max })
-    );
+    let of_size = FilterKind::Ops(OpsFilter::HugepageSize { min, max });
+    assert_eq!(kinds[4], of_size);
     assert_eq!(kinds[6], FilterKind::Addr(AddressRange::new(4096, 8192)));
     assert!(scheme.filters[0].allow && scheme.filters[0].matching);
     assert!(!scheme.filters[1].allow && !scheme.filters[1].matching);
@@ -201,19 +194,14 @@ fn published_lines_are_their_presets() {
     ];
     for lines in [ethp, first] {
         let schemes: Vec<_> = lines.iter().map(|line| scheme_line(line)).collect();
-        let wanted = preset("ethp").expect("a preset").schemes;
-        assert_eq!(schemes, wanted.into_iter().map(Ok).collect::<Vec<_>>());
+        let wanted = schemes_of("ethp").into_iter().map(Ok);
+        assert_eq!(schemes, wanted.collect::<Vec<_>>());
     }
-    let prcl = scheme_line("4K max     0       0       5s     max     pageout");
-    assert_eq!(
-        prcl.as_ref(),
-        Ok(&preset("pprcl").expect("a preset").schemes[0])
-    );
+    let prcl = "4K max     0       0       5s     max     pageout";
+    assert_eq!(scheme_line(prcl).as_ref(), Ok(&schemes_of("pprcl")[0]));
     let reclaim = "4K max 0 0 120s max pageout 10ms 128M 1s 0 0 1 free_mem_rate 5s 500 400 200";
-    assert_eq!(
-        scheme_line(reclaim).as_ref(),
-        Ok(&preset("damon_reclaim").expect("a preset").schemes[0])
-    );
+    let wanted = &schemes_of("damon_reclaim")[0];
+    assert_eq!(scheme_line(reclaim).as_ref(), Ok(wanted));
 }
 
 #[test]
@@ -223,12 +211,8 @@ fn a_file_of_lines_is_one_context() {
     let configuration = read(text);
     assert_eq!(configuration.warnings, []);
     assert_eq!(configuration.contexts.len(), 1);
-    let actions: Vec<_> = configuration.contexts[0]
-        .schemes
-        .iter()
-        .map(|s| s.action)
-        .collect();
-    assert_eq!(actions, [Action::Hugepage, Action::Nohugepage]);
+    let actions = configuration.contexts[0].schemes.iter().map(|s| s.action);
+    assert!(actions.eq([Action::Hugepage, Action::Nohugepage]));
 }
 
 #[test]
@@ -249,11 +233,9 @@ fn what_damo_takes_by_schemes_is_one_context() {
     assert_eq!(scheme.quota.bytes, 500 << 20);
     assert_eq!(scheme.quota.weights, Weights::default());
     assert_eq!(scheme.filters.len(), 2);
-    let problems = load(
-        "- {action: pageout}\n- {action: what}\n",
-        ConfigFormat::Detect,
-    );
-    let problem = problems.expect_err("refused").to_string();
+    let wrong = "- {action: pageout}\n- {action: what}\n";
+    let problems = load(wrong, ConfigFormat::Detect).expect_err("refused");
+    let problem = problems.to_string();
     assert!(problem.contains("[1].action"), "{problem}");
 }
 
@@ -276,12 +258,8 @@ fn damos_older_lines_have_a_quota_without_a_time() {
         let scheme = scheme_line(&line).expect(&line);
         let quota = &scheme.quota;
         let ms = Nanos::from_millis;
-        assert_eq!(quota.time, ms(time), "{line}");
-        assert_eq!(
-            (quota.bytes, quota.reset_interval),
-            (500 << 20, ms(1000)),
-            "{line}"
-        );
+        let found = (quota.time, quota.bytes, quota.reset_interval);
+        assert_eq!(found, (ms(time), 500 << 20, ms(1000)), "{line}");
         assert_eq!(quota.weights, weights, "{line}");
         assert_eq!(scheme.watermarks.is_some(), is_watched, "{line}");
     };
@@ -309,15 +287,15 @@ fn damos_labels_and_units_beside_numbers_change_nothing() {
              filters: [{{name: '0', filter_type: anon, matching: true}}]\n"
         )
     };
-    let wanted = read(&pattern(
+    let wanted = pattern(
         "{min: 0, max: 3 samples}",
         "{min: 5 aggr_intervals, max: max}",
-    ));
+    );
     let units = pattern(
         "{min: 0, max: 3 samples}, nr_accesses_unit: samples",
         "{min: 5 aggr_intervals, max: max}, age_unit: aggr_intervals",
     );
-    assert_eq!(read(&units), wanted);
+    assert_eq!(read(&units), read(&wanted));
     let units = pattern(
         "{min: 0, max: 3}, nr_accesses_unit: percent",
         "{min: 5000, max: max}, age_unit: usec",

@@ -23,10 +23,7 @@ fn file(contexts: &[(u32, bool, &str)]) -> Vec<ContextConfig> {
 }
 
 fn pid(pid: u32) -> TargetSpec {
-    TargetSpec::Processes {
-        processes: vec![ProcessSpec::Pid(pid)],
-        children: false,
-    }
+    TargetSpec::named(vec![ProcessSpec::Pid(pid)])
 }
 
 fn acting(acting: ActingRequest) -> Request {
@@ -44,10 +41,8 @@ fn preset(name: &str) -> ActingRequest {
 }
 
 fn budgets(spec: &SessionSpec) -> Vec<Option<f64>> {
-    let contexts = spec.contexts.iter();
-    contexts
-        .map(|context| context.monitor.cpu_budget())
-        .collect()
+    let budgets = spec.contexts.iter().map(|of| of.monitor.cpu_budget());
+    budgets.collect()
 }
 
 #[test]
@@ -128,18 +123,16 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
     let MonitorSpec::Regions(attributes) = monitor(intervals, nothing).expect("fine") else {
         panic!("damo's way is by regions");
     };
-    assert_eq!(
-        attributes,
-        Attributes {
-            sample_interval: Nanos::from_millis(10),
-            aggregation_interval: Nanos::from_millis(200),
-            update_interval: Nanos::from_millis(2000),
-            min_nr_regions: 20,
-            max_nr_regions: 500,
-            seed: 0,
-            ..Attributes::default()
-        }
-    );
+    let wanted = Attributes {
+        sample_interval: Nanos::from_millis(10),
+        aggregation_interval: Nanos::from_millis(200),
+        update_interval: Nanos::from_millis(2000),
+        min_nr_regions: 20,
+        max_nr_regions: 500,
+        seed: 0,
+        ..Attributes::default()
+    };
+    assert_eq!(attributes, wanted);
     let by_budget = Monitoring {
         cpu_budget: Some(0.02),
         ..nothing
@@ -149,10 +142,8 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
             if (a.cpu_budget - 0.02).abs() < 1e-9 && a.max_nr_regions == 500)
     );
     let tables = format!(r#"{intervals}, "isotherm": {{"method": "tables"}}"#);
-    assert!(matches!(
-        monitor(&tables, nothing),
-        Ok(MonitorSpec::Tables(_))
-    ));
+    let by_tables = monitor(&tables, nothing);
+    assert!(matches!(by_tables, Ok(MonitorSpec::Tables(_))));
     let pages = r#", "isotherm": {"method": "pages"}"#;
     assert!(matches!(monitor(pages, nothing), Ok(MonitorSpec::Pages(_))));
     let both = Monitoring {
@@ -161,19 +152,15 @@ fn a_file_of_damos_says_how_to_watch_and_a_request_overrules_it() {
     };
     let faithful = r#", "isotherm": {"method": "faithful", "cpu_budget": "1 %"}"#;
     for (more, monitoring) in [("", both), (faithful, nothing)] {
-        assert!(matches!(
-            monitor(more, monitoring),
-            Err(RequestError::BudgetOrIntervals)
-        ));
+        let refused = monitor(more, monitoring);
+        assert!(matches!(refused, Err(RequestError::BudgetOrIntervals)));
     }
     let by_page = Monitoring {
         method: Some(Method::Pages),
         ..by_budget
     };
-    assert!(matches!(
-        monitor("", by_page),
-        Err(RequestError::PagesHaveNoBudget)
-    ));
+    let refused = monitor("", by_page);
+    assert!(matches!(refused, Err(RequestError::PagesHaveNoBudget)));
 }
 
 #[test]
@@ -251,18 +238,14 @@ fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
         TargetSpec::Physical { exclude, .. } if exclude.len() == 1));
     let spec = request(Some(pid(4))).act(&[], None).expect("fine");
     assert_eq!(spec.contexts[0].targets, pid(4));
-    assert!(matches!(
-        Request::default().watch(),
-        Err(RequestError::NoTarget)
-    ));
-    assert!(matches!(
-        Request {
-            targets: Some(pid(4)),
-            ..Request::default()
-        }
-        .act(&[], None),
-        Err(RequestError::NoScheme)
-    ));
+    let nobody = Request::default().watch();
+    assert!(matches!(nobody, Err(RequestError::NoTarget)));
+    let idle = Request {
+        acting: ActingRequest::default(),
+        ..request(Some(pid(4)))
+    };
+    let idle = idle.act(&[], None);
+    assert!(matches!(idle, Err(RequestError::NoScheme)));
 }
 
 #[test]
@@ -277,10 +260,8 @@ fn a_goal_is_for_paging_out() {
     let spec = request("prcl").act(&[], None).expect("fine");
     let acting = spec.contexts[0].acting.as_ref().expect("it acts");
     assert_eq!(acting.goal, Some(MemoryGoal::Save(1 << 30)));
-    assert!(matches!(
-        request("ethp").act(&[], None),
-        Err(RequestError::GoalIsForPageout)
-    ));
+    let refused = request("ethp").act(&[], None);
+    assert!(matches!(refused, Err(RequestError::GoalIsForPageout)));
 }
 
 #[test]

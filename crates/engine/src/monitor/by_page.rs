@@ -150,13 +150,9 @@ mod tests {
     const PAGES: u64 = PAGE_SIZE;
 
     fn region(blocks: std::ops::Range<u64>, memory: RegionMemory) -> RegionSnapshot {
-        RegionSnapshot {
-            range: AddressRange::new(blocks.start * BLOCK_SIZE, blocks.end * BLOCK_SIZE),
-            nr_accesses: Some(0.5),
-            age: 3,
-            age_ns: Nanos(3000),
-            memory: Some(memory),
-        }
+        let range = AddressRange::new(blocks.start * BLOCK_SIZE, blocks.end * BLOCK_SIZE);
+        let region = RegionSnapshot::new(range, Some(0.5)).aged(3, Nanos(3000));
+        region.holding(memory)
     }
 
     fn snapshot(regions: Vec<RegionSnapshot>, blocks: Vec<BlockPages>) -> Snapshot {
@@ -247,10 +243,8 @@ mod tests {
     #[test]
     fn blocks_that_contradict_regions_make_no_memory() {
         for resident in [2 * PAGES, 1024 * PAGES] {
-            let memory = RegionMemory {
-                touched: PAGES,
-                ..RegionMemory::resident(resident)
-            };
+            let mut memory = RegionMemory::resident(resident);
+            memory.touched = PAGES;
             let expanded = snapshot(vec![region(1..3, memory)], vec![block(1), block(2)]).by_page();
             for region in &expanded.regions {
                 let held = region.resident() + region.memory.map_or(0, |m| m.swapped);

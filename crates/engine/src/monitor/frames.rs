@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::{PAGE_SIZE, PAGES_PER_BLOCK};
 
 pub use age::{AGE_BOUNDS, NR_AGES, PageAge};
-pub use regions::{FramePages, FrameView};
+pub use regions::FrameView;
 
 /// The kind of memory of a page, by its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

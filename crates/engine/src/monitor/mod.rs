@@ -30,10 +30,12 @@ mod page_since;
 pub mod page_table;
 pub mod region;
 
+use serde::{Deserialize, Serialize};
+
 use crate::address::Nanos;
 
 /// The intervals in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intervals {
     /// Time between two checks.
     pub sample: Nanos,

@@ -13,22 +13,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::bits::{self, ALL, Bitmap, and, and_not, count, is_empty, or};
 use super::idle_pages::IdlePages;
 use super::page_since::{PageSince, nanos_of, ticks};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, block_of};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
-/// The result of a scan for the pages of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScannedPages {
-    /// Start address of the block, a multiple of its size.
+/// The result of one scan for one 2 MiB block of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PageBlock {
+    /// Address of the block, a multiple of its size.
     pub block: u64,
-    /// Pages in memory.
+    /// Whether one huge page maps all of it.
+    pub huge: bool,
+    /// Pages that are mapped.
     pub present: Bitmap,
-    /// Present pages that were accessed since the previous scan.
+    /// Pages that were accessed since the scan before.
     pub accessed: Bitmap,
-    /// Present pages with unknown accesses; none of them is in `accessed`.
+    /// Pages without a usable accessed bit (shared, locked, not clearable).
     pub unknown: Bitmap,
 }
 
@@ -48,9 +53,9 @@ struct Block {
     page_since: Option<PageSince>,
 }
 
-/// Accesses to a block in the last scan interval.
+/// Accesses to a block, or to most of a region's memory, in the last interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Idle,
     Accessed,
     Unknown,
@@ -63,7 +68,7 @@ impl PageScans {
         &mut self,
         target: TargetId,
         (start, end): (Nanos, Nanos),
-        blocks: impl Iterator<Item = ScannedPages>,
+        blocks: impl Iterator<Item = PageBlock>,
     ) -> Snapshot {
         let started = *self.started.get_or_insert(start);
         let (from, now) = (ticks(start.since(started)), ticks(end.since(started)));
@@ -79,14 +84,8 @@ impl PageScans {
             known.insert(pages.block, block);
         }
         Snapshot {
-            target,
-            start,
-            end,
-            nr_samples: 1,
-            regions,
-            blocks: Vec::new(),
             idle_pages: Arc::new(idle_pages),
-            idle_ends: None,
+            ..Snapshot::new(target, (start, end), 1, regions)
         }
     }
 
@@ -115,7 +114,7 @@ impl PageScans {
     }
 }
 
-fn state_of(pages: &ScannedPages) -> State {
+fn state_of(pages: &PageBlock) -> State {
     if !is_empty(&pages.accessed) {
         State::Accessed
     } else if is_empty(&pages.unknown) {
@@ -125,12 +124,12 @@ fn state_of(pages: &ScannedPages) -> State {
     }
 }
 
-fn untouched(pages: &ScannedPages) -> Bitmap {
+fn untouched(pages: &PageBlock) -> Bitmap {
     and_not(&pages.present, &or(&pages.accessed, &pages.unknown))
 }
 
 impl Block {
-    fn new(pages: &ScannedPages, from: u32) -> Self {
+    fn new(pages: &PageBlock, from: u32) -> Self {
         Self {
             state: state_of(pages),
             since: from,
@@ -139,7 +138,7 @@ impl Block {
     }
 
     /// Takes in the accesses to its pages between `from` and `now`.
-    fn update(&mut self, pages: &ScannedPages, from: u32, now: u32) {
+    fn update(&mut self, pages: &PageBlock, from: u32, now: u32) {
         let (state, untouched) = (state_of(pages), untouched(pages));
         let idle_since = if self.state == State::Idle {
             self.since
@@ -158,7 +157,7 @@ impl Block {
         }
     }
 
-    fn region(&self, pages: &ScannedPages, now: u32, interval: Nanos) -> RegionSnapshot {
+    fn region(&self, pages: &PageBlock, now: u32, interval: Nanos) -> RegionSnapshot {
         let age_ns = nanos_of(now.saturating_sub(self.since));
         let age = age_ns.0.checked_div(interval.0).unwrap_or(0);
         let part = |of: &Bitmap| bits::bytes(&and(of, &pages.present));
@@ -181,7 +180,7 @@ impl Block {
         }
     }
 
-    fn idle_pages(&self, pages: &ScannedPages, now: u32) -> Option<IdlePages> {
+    fn idle_pages(&self, pages: &PageBlock, now: u32) -> Option<IdlePages> {
         let page_since = self.page_since.as_ref()?;
         let mut idle = IdlePages::new(pages.block);
         for page in bits::each(&untouched(pages)) {
@@ -206,11 +205,11 @@ mod tests {
 
     fn scan(scans: &mut PageScans, n: u64, accessed: [Bitmap; 2]) -> Snapshot {
         let blocks = accessed.into_iter().zip([0, BLOCK_SIZE]);
-        let blocks = blocks.map(|(accessed, block)| ScannedPages {
+        let blocks = blocks.map(|(accessed, block)| PageBlock {
             block,
             present: ALL,
             accessed,
-            unknown: NONE,
+            ..PageBlock::default()
         });
         scans.push(TARGET, (time(n - 1), time(n)), blocks)
     }
@@ -260,11 +259,10 @@ mod tests {
     #[test]
     fn unknown_is_not_idle() {
         let mut scans = PageScans::default();
-        let pages = ScannedPages {
-            block: 0,
+        let pages = PageBlock {
             present: ALL,
-            accessed: NONE,
             unknown: mask_of(0..100),
+            ..PageBlock::default()
         };
         for n in 1..5 {
             let times = (time(n - 1), time(n));

@@ -338,35 +338,24 @@ mod tests {
         assert_eq!(parse_share("0.5 %"), Ok(0.005));
         assert_eq!(parse_share("100%"), Ok(1.0));
         let error = |text: &str| parse_share(text).expect_err("refused").to_string();
-        assert_eq!(
-            error("0.5"),
-            "`0.5` has no unit; write for example `1% or 0.5%`"
-        );
-        assert_eq!(
-            error("101%"),
-            "`101%` is too large for a share; the most is 100%; write 0% to 100%"
-        );
+        let unit = "`0.5` has no unit; write for example `1% or 0.5%`";
+        assert_eq!(error("0.5"), unit);
+        let size = "`101%` is too large for a share; the most is 100%; write 0% to 100%";
+        assert_eq!(error("101%"), size);
     }
 
     #[test]
     fn an_error_shows_the_text_and_what_would_do() {
         let error = |text: &str| parse_time(text).expect_err("refused").to_string();
-        assert_eq!(
-            error("30"),
-            "`30` has no unit; write for example `5ms, 30s or 1m30s`"
-        );
-        assert_eq!(
-            error("5 parsec"),
-            "`parsec` in `5 parsec` is not a unit of a time; known are ns, us, ms, s, m, h, d; write for example `5ms, 30s or 1m30s`"
-        );
-        assert_eq!(
-            error("soon"),
-            "`soon` is not a time: it has no number; write for example `5ms, 30s or 1m30s`"
-        );
-        assert_eq!(
-            error("9999999 d"),
-            "`9999999 d` is too large for a time; the most is 584 years (or `max`)"
-        );
+        let hint = "; write for example `5ms, 30s or 1m30s`";
+        assert_eq!(error("30"), format!("`30` has no unit{hint}"));
+        let unknown =
+            "`parsec` in `5 parsec` is not a unit of a time; known are ns, us, ms, s, m, h, d";
+        assert_eq!(error("5 parsec"), format!("{unknown}{hint}"));
+        let empty = "`soon` is not a time: it has no number";
+        assert_eq!(error("soon"), format!("{empty}{hint}"));
+        let size = "`9999999 d` is too large for a time; the most is 584 years (or `max`)";
+        assert_eq!(error("9999999 d"), size);
         assert!(parse_time_span("0s").is_err());
     }
 

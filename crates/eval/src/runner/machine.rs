@@ -17,6 +17,7 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 const NOTE: &str = "/run/isotherm/eval";
 
 /// Changes to the machine, undone when dropped.
+#[derive(Default)]
 pub(super) struct Machine {
     settings: Settings,
     zram: Option<Zram>,
@@ -37,11 +38,7 @@ impl Machine {
         on_event: &mut dyn FnMut(RunEvent<'_>),
     ) -> anyhow::Result<Self> {
         recover(on_event)?;
-        let mut machine = Self {
-            settings: Settings::default(),
-            zram: None,
-            foreign_swap: None,
-        };
+        let mut machine = Self::default();
         if let Some(size) = &experiment.zram {
             let bytes = isotherm_engine::units::parse_bytes(size)?;
             let there = swap::facts().total;

@@ -41,7 +41,7 @@ pub struct ComparedSetting {
 }
 
 /// Errors of predictions.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     /// Mean absolute difference of predictions and measurements.
     pub mean: f64,
@@ -138,13 +138,7 @@ impl Number {
 /// Returns the errors of these predictions; `None`: none was measured.
 pub fn errors(numbers: impl IntoIterator<Item = Number>) -> Option<Errors> {
     let mut sum = 0.0;
-    let mut errors = Errors {
-        mean: 0.0,
-        nr: 0,
-        nr_bounded: 0,
-        nr_within: 0,
-        nr_maybe: 0,
-    };
+    let mut errors = Errors::default();
     for number in numbers {
         let Some(measured) = number.measured else {
             continue;

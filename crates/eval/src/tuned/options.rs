@@ -217,11 +217,9 @@ mod tests {
             let request = request(&format!("preset = \"prcl\"\n{wrong}"));
             assert!(request.fault().is_some(), "{wrong}");
         }
-        assert_eq!(
-            all.options().join(" "),
-            "--preset prcl --param age=1s..5s --param quota --objective cost --max-slowdown 2% --price dram=3 \
-             --budget 9 --seed 7 --no-guard"
-        );
+        let wanted = "--preset prcl --param age=1s..5s --param quota --objective cost --max-slowdown 2% \
+                      --price dram=3 --budget 9 --seed 7 --no-guard";
+        assert_eq!(all.options().join(" "), wanted);
     }
 
     #[test]
@@ -257,23 +255,15 @@ mod tests {
         let request = experiment.configurations[1].tune.as_ref();
         assert_eq!(request.map(|tune| tune.preset.len()), Some(1));
         let check = |text: &str, expected: &str| {
-            let text = Experiment::parse(text)
-                .expect_err("it is wrong")
-                .to_string();
-            assert!(text.contains(expected), "{text}");
+            let error = Experiment::parse(text).expect_err("it is wrong");
+            assert!(error.to_string().contains(expected), "{error}");
         };
-        check(
-            &tuned("tuned", "").replace("prcl", "prlc"),
-            "line 7: configuration 'tuned': tune: ",
-        );
+        let misspelt = tuned("tuned", "").replace("prcl", "prlc");
+        check(&misspelt, "line 7: configuration 'tuned': tune: ");
         check(&tuned("failed", ""), "choose another name");
-        check(
-            &tuned("tuned", "isotherm = \"run {targets}\"\n"),
-            "`isotherm` or `tune`, not both",
-        );
-        check(
-            &tuned("tuned", "").replace("[[configuration]]\nname = \"orig\"\n", ""),
-            "first configuration, which is not tuned",
-        );
+        let both = tuned("tuned", "isotherm = \"run {targets}\"\n");
+        check(&both, "`isotherm` or `tune`, not both");
+        let first = tuned("tuned", "").replace("[[configuration]]\nname = \"orig\"\n", "");
+        check(&first, "first configuration, which is not tuned");
     }
 }

@@ -73,10 +73,7 @@ fn plan(path: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
         ..Request::default()
     };
     // The targets may be named elsewhere.
-    let anybody = TargetSpec::Processes {
-        processes: Vec::new(),
-        children: false,
-    };
+    let anybody = TargetSpec::named(Vec::new());
     let spec = request.act_or_watch(&configuration.contexts, Some(anybody))?;
     let plan = Plan {
         writes: kernel_plan(&spec)?,

@@ -252,10 +252,8 @@ mod tests {
 
     #[test]
     fn nothing_in_a_page_is_taken_for_html() {
-        assert_eq!(
-            escaped("a <PID>, `<PID>` & a_b"),
-            "a &lt;PID&gt;, `<PID>` &amp; a\\_b"
-        );
+        let shown = escaped("a <PID>, `<PID>` & a_b");
+        assert_eq!(shown, "a &lt;PID&gt;, `<PID>` &amp; a\\_b");
         assert_eq!(escaped("an odd ` and <b>"), "an odd \\` and &lt;b&gt;");
         let folder = pages(PageFormat::Markdown);
         for entry in fs::read_dir(folder.path()).unwrap() {

@@ -8,6 +8,7 @@ pub(crate) mod damon;
 pub(crate) mod doctor;
 pub(crate) mod man;
 mod predict;
+pub(crate) mod recommend;
 pub(crate) mod record;
 pub(crate) mod report;
 #[cfg(feature = "reproduce")]

@@ -191,7 +191,7 @@ impl Watch {
             return Err(error);
         }
         let code = self.wait_for_command(&mut session);
-        let acted = acting.as_ref().map(Acting::summary);
+        let acted = acting.as_ref().map(|acting| acting.summary());
         let summary = recording.summary(&session, elapsed, path, acted);
         Ok((code, summary))
     }
@@ -348,7 +348,7 @@ impl Recording<'_> {
             }
             if now >= next_look {
                 next_look = now + Nanos::from_millis(250);
-                let acted = acting.as_deref().map(Acting::headline);
+                let acted = acting.as_deref().map(|acting| acting.headline());
                 self.show(session, started, ends_at, acted, bar);
             }
             if step != Step::Going || now >= ends_at {

@@ -154,6 +154,20 @@ impl CommonArgs {
         Ok(exit_code(&extent))
     }
 
+    /// Reads a record into a report, and writes it; or fails if it has no snapshot in this part, or at the time `at`.
+    fn write_report<A: Accumulate<Report: Render>>(
+        &self,
+        source: Source,
+        (at, over_time): (Option<Nanos>, bool),
+        make: impl FnOnce(&Header) -> A,
+    ) -> anyhow::Result<ExitCode> {
+        let (report, extent) = source.accumulate(self.scope(), make)?;
+        extent.require(&self.scope(), at)?;
+        let style = self.output.style(over_time);
+        self.output.write(&report.finish(), &style)?;
+        Ok(exit_code(&extent))
+    }
+
     fn scope(&self) -> Scope {
         Scope {
             target: self.target.map(TargetId),
@@ -349,18 +363,9 @@ impl AccessArgs {
             which: self.at.map_or(self.snapshot, Which::At),
             sort: self.sort,
             reverse: self.reverse,
-            size: OptionalBounds {
-                min: self.min_size,
-                max: self.max_size,
-            },
-            rate: OptionalBounds {
-                min: self.min_rate,
-                max: self.max_rate,
-            },
-            age: OptionalBounds {
-                min: self.min_age,
-                max: self.max_age,
-            },
+            size: OptionalBounds::new(self.min_size, self.max_size),
+            rate: OptionalBounds::new(self.min_rate, self.max_rate),
+            age: OptionalBounds::new(self.min_age, self.max_age),
             mapping: self.mapping.clone(),
             limit: self.limit,
             hot_rate: self.hot.map_or_else(HotRate::default, HotRate),
@@ -393,10 +398,7 @@ fn heatmap(args: &HeatmapArgs) -> anyhow::Result<ExitCode> {
         ..HeatmapOptions::default()
     };
     let make = |header: &_| Heatmap::new(header, common.scope(), options);
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    extent.require(&common.scope(), None)?;
-    common.output.write(&report.finish(), &style)?;
-    Ok(exit_code(&extent))
+    common.write_report(common.open()?, (None, false), make)
 }
 
 /// Writes the page that `isotherm web` serves, as one file.
@@ -425,11 +427,7 @@ fn wss(args: &WssArgs) -> anyhow::Result<ExitCode> {
         percentiles: args.percentiles.clone(),
     };
     let make = |header: &_| Wss::new(header, common.scope(), options);
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    extent.require(&common.scope(), None)?;
-    let style = common.output.style(args.over_time);
-    common.output.write(&report.finish(), &style)?;
-    Ok(exit_code(&extent))
+    common.write_report(common.open()?, (None, args.over_time), make)
 }
 
 fn idle(args: &IdleArgs) -> anyhow::Result<ExitCode> {
@@ -440,11 +438,7 @@ fn idle(args: &IdleArgs) -> anyhow::Result<ExitCode> {
         percentiles: args.percentiles.clone(),
     };
     let make = |header: &_| Idle::new(header, common.scope(), options);
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    extent.require(&common.scope(), args.at)?;
-    let style = common.output.style(false);
-    common.output.write(&report.finish(), &style)?;
-    Ok(exit_code(&extent))
+    common.write_report(common.open()?, (args.at, false), make)
 }
 
 fn footprint(args: &FootprintArgs) -> anyhow::Result<ExitCode> {

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Results of experiments, as JSON.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Numbers {
     /// Notes on the numbers, a sentence each.
@@ -108,11 +108,7 @@ struct Numbers {
 
 impl Numbers {
     fn of(all: Vec<Reproduction>) -> Self {
-        let mut numbers = Self {
-            notes: Vec::new(),
-            summaries: Vec::new(),
-            comparisons: Vec::new(),
-        };
+        let mut numbers = Self::default();
         for of_it in all {
             numbers.notes.extend(of_it.notes);
             numbers.summaries.extend(of_it.summaries);

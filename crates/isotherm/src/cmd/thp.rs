@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::bail;
 use isotherm_engine::units::format_bytes;
-use isotherm_session::thp::{NotTried, ThpReport, ThpVerdict, judge};
+use isotherm_session::thp::{NotTried, ThpPageSize, ThpReport, ThpVerdict, judge};
 
 use crate::flags::{ProcessList, processes};
 use crate::progress::{Progress, Unit};
@@ -15,7 +15,9 @@ use crate::progress::{Progress, Unit};
 ///
 /// Estimates page walks (TLB misses) without hardware counters, and from them the greatest gain. With --try, up to half
 /// of the small memory, at most 1 GiB, becomes huge for a second, 5 to 15 times, and the speed is measured. It is split
-/// again each time, also on Ctrl-C. Before Linux 6.12, pages that a trial adds stay. Needs root.
+/// again each time, also on Ctrl-C. Before Linux 6.12, pages that a trial adds stay. Of memory that is huge already, up to
+/// 1.1 GiB is split and made huge again in the same way, and 64 MiB for 5 s, to see which of its pages are used. What the
+/// kernel cannot make huge again stays small. Needs root.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm thp --pid redis-server
@@ -28,7 +30,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "PID|NAME")]
     pid: ProcessList,
 
-    /// Measure the gain: make huge pages and split them again, in turns (15 to 45 s)
+    /// Measure the gain: make huge pages and split them again, in turns (15 to 50 s)
     #[arg(long = "try")]
     is_tried: bool,
 
@@ -78,11 +80,24 @@ fn text(report: &ThpReport) -> String {
             format!("{} of the huge pages", bytes(unused)),
         );
     }
-    row(
-        "memory growth",
-        format!("{} if all become huge", bytes(report.waste_bytes)),
-    );
-    row("page walks", walks(report));
+    let mut label = "memory growth";
+    let sizes = report.page_sizes.iter();
+    for size in sizes.filter(|size| size.added_bytes > 0) {
+        row(std::mem::take(&mut label), growth(size));
+    }
+    if let Some(split) = &report.split {
+        let of = format!("of {} of split huge pages", bytes(split.bytes));
+        row(
+            &format!("used in {:.0} s", split.watched_s),
+            format!("{}, {of}", used(report)),
+        );
+        if !split.is_undone {
+            row("", "some of these could not become huge again".to_owned());
+        }
+    }
+    if report.page_walks_per_s.is_some() || report.small_bytes > report.huge_bytes {
+        row("page walks", walks(report));
+    }
     if let Some(trial) = &report.trial {
         let (one, all) = (percent(trial.gain), percent(trial.gain_of_all));
         let huge = bytes(trial.huge_bytes);
@@ -93,7 +108,7 @@ fn text(report: &ThpReport) -> String {
         if !trial.is_undone {
             row(
                 "",
-                "some of these pages could not be split, and are huge still".to_owned(),
+                "some of these pages did not become what they were".to_owned(),
             );
         }
     } else if let Some(why) = report.not_tried {
@@ -108,6 +123,29 @@ fn text(report: &ThpReport) -> String {
     }
     row("verdict", advice(report));
     text
+}
+
+fn growth(size: &ThpPageSize) -> String {
+    let (added, pages) = (
+        format_bytes(size.added_bytes),
+        format_bytes(size.page_bytes),
+    );
+    let policy = size.policy.as_deref().unwrap_or("no policy");
+    format!("{added} if all is in pages of {pages} (enabled: {policy})")
+}
+
+/// Returns the part of the split huge pages that was used, by every second page size: 4 KiB, 16 KiB, 64 KiB and so on.
+fn used(report: &ThpReport) -> String {
+    let sizes = report.page_sizes.iter();
+    let every_second = sizes.filter(|size| size.page_bytes.trailing_zeros() % 2 == 0);
+    let shares = every_second.filter_map(|size| {
+        let share = 100.0 * size.used_share?;
+        Some(format!(
+            "{share:.0} % in pages of {}",
+            format_bytes(size.page_bytes)
+        ))
+    });
+    shares.collect::<Vec<_>>().join(", ")
 }
 
 fn walks(report: &ThpReport) -> String {
@@ -125,6 +163,18 @@ fn walks(report: &ThpReport) -> String {
     format!("{walks:.3} million a second{timed}")
 }
 
+/// Returns the setting of a smaller size that adds little; empty if the kernel offers none.
+fn smaller(report: &ThpReport) -> String {
+    let Some(size) = report.smaller_size() else {
+        return String::new();
+    };
+    let kib = size.page_bytes >> 10;
+    format!(
+        "; or, in all processes' new memory, with a gain that is not measured here: \
+         echo always > /sys/kernel/mm/transparent_hugepage/hugepages-{kib}kB/enabled"
+    )
+}
+
 /// Returns the verdict, with the next command.
 fn advice(report: &ThpReport) -> String {
     let pid = report.pid;
@@ -132,16 +182,25 @@ fn advice(report: &ThpReport) -> String {
         ThpVerdict::NoMemory => {
             "no private anonymous memory in blocks of 2 MiB to judge".to_owned()
         }
-        ThpVerdict::HasThem => {
-            "its memory is huge already; what that gains is not measured".to_owned()
+        ThpVerdict::HasThem if report.trial.is_some() => {
+            "unclear: its memory is huge already, and the interval of the gain includes 1 %"
+                .to_owned()
         }
+        ThpVerdict::HasThem => {
+            format!(
+                "its memory is huge already: isotherm thp --try --pid {pid} measures what that gains"
+            )
+        }
+        ThpVerdict::Keep => "no change: its memory is huge already, and that gains".to_owned(),
+        ThpVerdict::Fewer => "its huge pages gain less than 1 %: small pages suffice".to_owned(),
         ThpVerdict::Set => {
             format!(
                 "make all of it huge: a setting for more above, or isotherm run --preset ethp --pid {pid}"
             )
         }
         ThpVerdict::SetSome => format!(
-            "huge pages gain, and its memory grows much if all are huge: isotherm run --preset ethp --pid {pid}"
+            "huge pages gain, and its memory grows much if all are huge: isotherm run --preset ethp --pid {pid}{}",
+            smaller(report)
         ),
         ThpVerdict::Leave => "no change: huge pages gain less than 1 %".to_owned(),
         ThpVerdict::Unclear if report.trial.is_some() => {

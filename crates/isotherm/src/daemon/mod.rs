@@ -34,7 +34,7 @@ use isotherm_record::{Item, RecordError, printable};
 use isotherm_session::protocol::{
     DaemonRequest, Done, Feed, LiveState, Metrics, PodPolicies, Reply, Status,
 };
-use isotherm_session::{Acting, PodPermits, Session, Step, warnings};
+use isotherm_session::{Acting, PodPermits, Session, Step, new_acting, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 pub(crate) use pod_policy::PodPolicySource;
@@ -107,7 +107,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     session.wake_by(duplicate(&poll)?);
     let mut items = Vec::new();
     session.step(Nanos(u64::MAX), &mut items)?;
-    let mut acting = Acting::new(&spec)?;
+    let mut acting = new_acting(&spec)?;
     if config.pod_policy.is_some() {
         // No pod, until the permitted pods are known.
         acting.permit_only(PodPermits::new())?;

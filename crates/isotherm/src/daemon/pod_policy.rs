@@ -233,9 +233,8 @@ mod tests {
         answer.expect_err("silence");
         // A slow trickle of bytes is no answer either.
         let (answer, _) = ask(|mut stream| {
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                .ok();
+            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
+            stream.write_all(head).ok();
             for _ in 0..15 {
                 stream.write_all(b" ").ok();
                 std::thread::sleep(Duration::from_millis(100));
@@ -250,9 +249,8 @@ mod tests {
     #[test]
     fn an_answer_has_an_end() {
         let (answer, _) = ask(|mut stream| {
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"kind\":\"PodList\",\"x\":\"")
-                .ok();
+            let begin = b"HTTP/1.1 200 OK\r\n\r\n{\"kind\":\"PodList\",\"x\":\"";
+            stream.write_all(begin).ok();
             let many = vec![b'x'; 1 << 20];
             while stream.write_all(&many).is_ok() {}
         });

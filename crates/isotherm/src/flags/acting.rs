@@ -177,10 +177,8 @@ mod tests {
     fn a_slowdown_may_have_a_period() {
         let ten_minutes = Some(Nanos::from_millis(600_000));
         assert_eq!(parse_slowdown("1%").ok(), Some((0.01, None)));
-        assert_eq!(
-            parse_slowdown("2% over 10m").ok(),
-            Some((0.02, ten_minutes))
-        );
+        let slowdown = parse_slowdown("2% over 10m").ok();
+        assert_eq!(slowdown, Some((0.02, ten_minutes)));
         for bad in [
             "over 10m",
             "1% over",

@@ -144,10 +144,7 @@ mod tests {
     fn monitor(line: &str) -> anyhow::Result<MonitorSpec> {
         let line = Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace()))?;
         let request = Request {
-            targets: Some(TargetSpec::Processes {
-                processes: vec![ProcessSpec::Pid(7)],
-                children: false,
-            }),
+            targets: Some(TargetSpec::named(vec![ProcessSpec::Pid(7)])),
             monitoring: line.monitor.monitoring(),
             seed: line.monitor.seed,
             ..Request::default()
@@ -163,9 +160,8 @@ mod tests {
         };
         assert!((budget("") - 0.01).abs() < 1e-9);
         assert!((budget("--cpu-budget 2%") - 0.02).abs() < 1e-9);
-        assert!(
-            matches!(monitor("--faithful"), Ok(MonitorSpec::Regions(a)) if a == Attributes::default())
-        );
+        let faithful = monitor("--faithful");
+        assert!(matches!(faithful, Ok(MonitorSpec::Regions(a)) if a == Attributes::default()));
         let by_hand = monitor("--sample-interval 10ms").expect("fine");
         assert!(
             matches!(by_hand, MonitorSpec::Regions(a) if a.aggregation_interval == Nanos::from_millis(200))

@@ -35,7 +35,8 @@ pub(crate) struct TargetArgs {
     #[arg(short, long, value_name = "PID|NAME")]
     pub(crate) pid: Vec<ProcessList>,
 
-    /// Watch every process of this control group (v1 or v2) and of those below it, as they come and go
+    /// Watch every process of this control group (v1 or v2), or of pod:NAMESPACE/NAME or pod:NAMESPACE/NAME/CONTAINER on
+    /// this node, and of the groups below it, as they come and go
     #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "physical", "command"])]
     pub(crate) cgroup: Option<PathBuf>,
 
@@ -184,10 +185,8 @@ mod tests {
             assert_eq!(processes(&[list]), wanted, "{text}");
         };
         let name = |name: &str| ProcessSpec::Name(name.to_owned());
-        check(
-            "7,redis-server",
-            &[ProcessSpec::Pid(7), name("redis-server")],
-        );
+        let both = [ProcessSpec::Pid(7), name("redis-server")];
+        check("7,redis-server", &both);
         check(r"a\,b,c\d", &[name("a,b"), name(r"c\d")]);
         for bad in ["", "a,", "7,,8", "0"] {
             assert!(bad.parse::<ProcessList>().is_err(), "{bad}");
@@ -196,14 +195,10 @@ mod tests {
 
     #[test]
     fn ranges_are_checked() {
-        assert_eq!(
-            parse_range("0x1000-0x3000").ok(),
-            Some(AddressRange::new(0x1000, 0x3000))
-        );
-        assert_eq!(
-            parse_range("4G-8G").ok(),
-            Some(AddressRange::new(4 << 30, 8 << 30))
-        );
+        let pages = AddressRange::new(0x1000, 0x3000);
+        assert_eq!(parse_range("0x1000-0x3000").ok(), Some(pages));
+        let sizes = AddressRange::new(4 << 30, 8 << 30);
+        assert_eq!(parse_range("4G-8G").ok(), Some(sizes));
         for bad in ["", "1", "0x2000-0x1000", "0x1001-0x2000", "a-b"] {
             assert!(parse_range(bad).is_err(), "{bad}");
         }

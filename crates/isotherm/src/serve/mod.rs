@@ -305,10 +305,8 @@ mod tests {
 
         fn wakes(&self) -> bool {
             let mut events = [EpollEvent::empty(); 8];
-            self.poll
-                .wait(&mut events, EpollTimeout::ZERO)
-                .expect("polled")
-                > 0
+            let polled = self.poll.wait(&mut events, EpollTimeout::ZERO);
+            polled.expect("polled") > 0
         }
     }
 
@@ -359,11 +357,8 @@ mod tests {
         let mut place = place();
         let mut deaf = place.client();
         let mut sent = 0;
-        while deaf
-            .write(b"0123456789012345678901234567890123456789\n")
-            .is_ok()
-            && sent < 100_000
-        {
+        let line = b"0123456789012345678901234567890123456789\n";
+        while deaf.write(line).is_ok() && sent < 100_000 {
             sent += 1;
             place.serve(1);
         }
@@ -406,11 +401,8 @@ mod tests {
                 place.serve(second);
             }
         }
-        assert_eq!(
-            place.server.nr_subscribers(),
-            1,
-            "who does not read has gone"
-        );
+        // A client that does not read is gone.
+        assert_eq!(place.server.nr_subscribers(), 1);
         drop(keen);
         place.serve(41);
         assert_eq!(place.server.nr_subscribers(), 0);
@@ -442,11 +434,8 @@ mod tests {
             place.serve(1);
         }
         let wanted: Vec<u8> = (0..30).flat_map(|turn| vec![turn; 100_000]).collect();
-        assert!(
-            heard == [&b"news!\n"[..], &wanted].concat(),
-            "{}",
-            heard.len()
-        );
+        let is_whole = heard == [&b"news!\n"[..], &wanted].concat();
+        assert!(is_whole, "{}", heard.len());
         drop(deaf);
     }
 }

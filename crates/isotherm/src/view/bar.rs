@@ -166,18 +166,13 @@ mod tests {
 
     /// Returns a snapshot of regions, each with its address and size in MiB.
     fn snapshot(regions: &[(u64, u64)]) -> Snapshot {
+        let region = |&(start, size): &(u64, u64)| {
+            let range = AddressRange::new(start * MIB, (start + size) * MIB);
+            RegionSnapshot::new(range, Some(0.0))
+        };
         Snapshot {
             nr_samples: 10,
-            regions: regions
-                .iter()
-                .map(|&(start, size)| RegionSnapshot {
-                    range: AddressRange::new(start * MIB, (start + size) * MIB),
-                    nr_accesses: Some(0.0),
-                    age: 1,
-                    age_ns: isotherm_engine::Nanos(0),
-                    memory: None,
-                })
-                .collect(),
+            regions: regions.iter().map(region).collect(),
             ..Snapshot::default()
         }
     }
@@ -209,9 +204,7 @@ mod tests {
     #[test]
     fn labels_take_what_room_there_is() {
         let slots = slots(&snapshot(&[(0, 10), (1000, 30)]), 41);
-        assert_eq!(
-            labels(&slots),
-            format!("{:<11} {:<29}", "0x0 10 MiB", "0x3e800000 30 MiB")
-        );
+        let wanted = format!("{:<11} {:<29}", "0x0 10 MiB", "0x3e800000 30 MiB");
+        assert_eq!(labels(&slots), wanted);
     }
 }

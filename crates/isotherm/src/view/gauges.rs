@@ -43,7 +43,7 @@ fn bar(state: &State, sums: Sums, width: usize) -> Line<'static> {
     let mut bar = Vec::new();
     for (rate, _, part) in kinds(sums) {
         bytes = bytes.saturating_add(part);
-        let share = bytes as f64 / sums.total.max(1) as f64;
+        let share = bytes as f64 / sums.totals.resident.max(1) as f64;
         let until = ((share * width as f64).round() as usize).min(width);
         bar.extend(std::iter::repeat_n(
             heat(state.palette, rate),
@@ -66,7 +66,7 @@ fn memory(state: &State, target: &Target) -> Vec<Line<'static>> {
     };
     let mut parts: Vec<Line<'static>> = kinds(sums).map(kind).into();
     if let Some(resident) = target.resident().filter(|bytes| *bytes > 0) {
-        let share = format_share(sums.accessed as f64 / resident as f64);
+        let share = format_share(sums.totals.touched as f64 / resident as f64);
         let resident = format_bytes(resident);
         parts.push(Line::raw(format!(
             "working set is {share} of {resident} resident"
@@ -75,11 +75,9 @@ fn memory(state: &State, target: &Target) -> Vec<Line<'static>> {
     if let Some(swapped) = target.swapped().filter(|bytes| *bytes > 0) {
         parts.push(Line::raw(format!("swapped out {}", format_bytes(swapped))));
     }
-    if !sums.is_exact {
-        parts.push(Line::raw(format!(
-            "watched {}",
-            format_bytes(sums.addresses)
-        )));
+    if !sums.totals.is_exact {
+        let addresses = format_bytes(sums.totals.addresses);
+        parts.push(Line::raw(format!("watched {addresses}")));
     }
     parts
 }
@@ -87,10 +85,10 @@ fn memory(state: &State, target: &Target) -> Vec<Line<'static>> {
 fn kinds(sums: Sums) -> [(Option<f32>, String, u64); 4] {
     let idle = format!("idle {}", format_time(IDLE));
     [
-        (Some(0.8), "working set".to_owned(), sums.accessed),
+        (Some(0.8), "working set".to_owned(), sums.totals.touched),
         (Some(0.1), "cooling".to_owned(), sums.cooling()),
         (Some(0.0), idle, sums.idle),
-        (None, "unknown".to_owned(), sums.unknown),
+        (None, "unknown".to_owned(), sums.totals.unknown),
     ]
 }
 

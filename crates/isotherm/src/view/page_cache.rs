@@ -39,19 +39,11 @@ pub(super) fn reported(sample: &CacheSample, before: &Snapshot) -> (Snapshot, Ma
     }
     let removed = before.regions.first().zip(before.regions.last());
     let removed = removed.map(|(first, last)| AddressRange::new(first.range.start, last.range.end));
-    let snapshot = Snapshot {
-        target: PAGE_CACHE,
-        start: Nanos(sample.time.0.saturating_sub(sample.took.0)),
-        end: sample.time,
-        nr_samples: 1,
-        regions,
-        ..Snapshot::default()
-    };
+    let start = Nanos(sample.time.0.saturating_sub(sample.took.0));
+    let snapshot = Snapshot::new(PAGE_CACHE, (start, sample.time), 1, regions);
     let change = MappingChange {
-        time: sample.time,
-        target: PAGE_CACHE,
         removed: removed.into_iter().collect(),
-        added,
+        ..MappingChange::adding(sample.time, PAGE_CACHE, added)
     };
     (snapshot, change)
 }
@@ -87,16 +79,13 @@ fn by_age(ages: &AgeBytes) -> Vec<(Nanos, Option<f32>, u64)> {
 
 fn region(start: u64, bytes: u64, age_ns: Nanos, nr_accesses: Option<f32>) -> RegionSnapshot {
     RegionSnapshot {
-        range: AddressRange::new(start, start + bytes),
-        nr_accesses,
-        age: 0,
         age_ns,
         memory: Some(RegionMemory {
-            resident: bytes,
             touched: if nr_accesses == Some(1.0) { bytes } else { 0 },
             unknown: if nr_accesses.is_none() { bytes } else { 0 },
-            swapped: 0,
+            ..RegionMemory::resident(bytes)
         }),
+        ..RegionSnapshot::new(AddressRange::new(start, start + bytes), nr_accesses)
     }
 }
 

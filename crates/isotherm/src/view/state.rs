@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use isotherm_engine::page_cache::PAGE_CACHE;
-use isotherm_engine::{Nanos, RegionSnapshot, Snapshot, TargetId};
+use isotherm_engine::{MemoryTotals, Nanos, RegionSnapshot, Snapshot, TargetId};
 use isotherm_record::{CacheSample, CostSample, Item, PageAges};
 use isotherm_render::colour::Palette;
 use isotherm_report::MappingTable;
@@ -70,24 +70,24 @@ impl Target {
 
     /// Returns resident bytes: the monitor's if it knows them, else RSS; `None` without either.
     pub(super) fn resident(&self) -> Option<u64> {
-        let by_monitor = self.has_snapshot() && self.sums.is_exact;
-        by_monitor.then_some(self.sums.total).or(self.rss)
+        let totals = self.has_snapshot().then_some(self.sums.totals);
+        totals.and_then(|all| all.known_resident()).or(self.rss)
     }
 
     /// Returns swapped-out bytes: the monitor's if it knows them, else VmSwap; `None` without either.
     pub(super) fn swapped(&self) -> Option<u64> {
-        let by_monitor = self.has_snapshot() && self.sums.is_exact;
-        by_monitor.then_some(self.sums.swapped).or(self.swap)
+        let totals = self.has_snapshot().then_some(self.sums.totals);
+        totals.and_then(|all| all.known_swapped()).or(self.swap)
     }
 
     /// Returns its bytes in a column; `None` if they are not known.
     pub(super) fn bytes(&self, field: Field) -> Option<u64> {
         let by_monitor = self.has_snapshot().then_some(self.sums);
         match field {
-            Field::WorkingSet => by_monitor.map(|sums| sums.accessed),
+            Field::WorkingSet => by_monitor.map(|sums| sums.totals.touched),
             Field::Idle => by_monitor.map(|sums| sums.idle),
             Field::LongIdle => by_monitor.map(|sums| sums.long_idle),
-            Field::Unknown => by_monitor.map(|sums| sums.unknown),
+            Field::Unknown => by_monitor.map(|sums| sums.totals.unknown),
             Field::Swapped => self.swapped(),
             Field::Pid | Field::Name | Field::Resident | Field::Trend => self.resident(),
         }
@@ -111,26 +111,18 @@ impl Target {
 /// Bytes of a snapshot, by access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
-    pub(super) accessed: u64,
+    pub(super) totals: MemoryTotals,
     pub(super) idle: u64,
     pub(super) long_idle: u64,
-    pub(super) swapped: u64,
-    pub(super) unknown: u64,
-    /// Resident memory, or addresses if the source cannot distinguish them.
-    pub(super) total: u64,
-    /// Addresses, whether they hold memory or not.
-    pub(super) addresses: u64,
-    /// The source knows which addresses hold memory.
-    pub(super) is_exact: bool,
 }
 
 impl Sums {
     /// Returns the bytes that were neither accessed in the last interval nor idle for long.
     pub(super) fn cooling(self) -> u64 {
-        self.total
-            .saturating_sub(self.accessed)
-            .saturating_sub(self.idle)
-            .saturating_sub(self.unknown)
+        let totals = self.totals;
+        let cold = totals.resident.saturating_sub(totals.touched);
+        cold.saturating_sub(self.idle)
+            .saturating_sub(totals.unknown)
     }
 }
 
@@ -221,7 +213,7 @@ impl State {
         if target.working_sets.len() == HISTORY {
             target.working_sets.pop_front();
         }
-        target.working_sets.push_back(target.sums.accessed);
+        target.working_sets.push_back(target.sums.totals.touched);
     }
 
     fn show_page_cache(&mut self, sample: &CacheSample) {
@@ -390,20 +382,14 @@ impl State {
 }
 
 fn sums(snapshot: &Snapshot) -> Sums {
-    let totals = snapshot.totals();
     let idle_for = |age: Nanos| {
         let idle = snapshot.regions.iter().filter(|r| r.age_ns >= age);
         idle.fold(0, |sum: u64, region| sum.saturating_add(region.idle()))
     };
     Sums {
-        accessed: totals.touched,
+        totals: snapshot.totals(),
         idle: idle_for(IDLE),
         long_idle: idle_for(LONG_IDLE),
-        swapped: totals.swapped,
-        unknown: totals.unknown,
-        total: totals.resident,
-        addresses: totals.addresses,
-        is_exact: totals.is_exact,
     }
 }
 

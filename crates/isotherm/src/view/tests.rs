@@ -21,47 +21,25 @@ use super::state::State;
 const MIB: u64 = 1 << 20;
 
 fn region(start: u64, mib: u64, nr_accesses: Option<f32>, age_s: u64) -> RegionSnapshot {
-    RegionSnapshot {
-        range: AddressRange::new(start, start + mib * MIB),
-        nr_accesses,
-        age: 1,
-        age_ns: Nanos(age_s * 1_000_000_000),
-        memory: None,
-    }
+    let range = AddressRange::new(start, start + mib * MIB);
+    RegionSnapshot::new(range, nr_accesses).aged(1, Nanos(age_s * 1_000_000_000))
 }
 
 fn start(id: u32, pid: u32, name: &str) -> Item {
-    Item::TargetStart(TargetStart {
-        target: TargetId(id),
-        pid,
-        name: name.into(),
-        ..TargetStart::default()
-    })
+    Item::TargetStart(TargetStart::new(Nanos(0), TargetId(id), pid, name))
 }
 
 fn snapshot(id: u32, end_ms: u64, regions: Vec<RegionSnapshot>) -> Item {
-    Item::Snapshot(Snapshot {
-        target: TargetId(id),
-        end: Nanos::from_millis(end_ms),
-        nr_samples: 20,
-        regions,
-        ..Snapshot::default()
-    })
+    let times = (Nanos(0), Nanos::from_millis(end_ms));
+    Item::Snapshot(Snapshot::new(TargetId(id), times, 20, regions))
 }
 
 fn state() -> State {
     let mut state = State::new("", Palette::Plain);
     state.update(&start(0, 42, "redis"));
-    let heap = Mapping {
-        range: AddressRange::new(64 * MIB, 128 * MIB),
-        permissions: "rw-p".into(),
-        name: "[heap]".into(),
-        unreclaimable: None,
-    };
-    state.update(&Item::Mappings(MappingChange {
-        added: vec![heap],
-        ..MappingChange::default()
-    }));
+    let heap = Mapping::private(AddressRange::new(64 * MIB, 128 * MIB), "[heap]");
+    let mappings = MappingChange::adding(Nanos(0), TargetId(0), vec![heap]);
+    state.update(&Item::Mappings(mappings));
     let regions = vec![
         region(64 * MIB, 32, Some(20.0), 3),
         region(96 * MIB, 32, Some(0.0), 9),
@@ -151,10 +129,8 @@ fn the_past_stands_below_the_present() {
         state.update(&snapshot(0, 1000 * second, regions));
     }
     let shown = picture(&state, 80, 40);
-    let below_title = shown
-        .lines()
-        .skip_while(|line| !line.contains("heat by"))
-        .skip(1);
+    let from_title = shown.lines().skip_while(|line| !line.contains("heat by"));
+    let below_title = from_title.skip(1);
     let bars: Vec<char> = below_title.filter_map(|line| line.chars().next()).collect();
     // Now, the addresses, a second ago, two seconds ago.
     assert_eq!(bars[..4], ['·', '0', '█', '·'], "{shown}");
@@ -169,14 +145,8 @@ fn only_memory_is_shown_as_hot_or_idle() {
         unknown: MIB,
         swapped: 16 * MIB,
     };
-    let sparse = RegionSnapshot {
-        memory: Some(memory),
-        ..region(64 * MIB, 64, Some(3.0), 9)
-    };
-    let hole = RegionSnapshot {
-        memory: Some(RegionMemory::default()),
-        ..region(1 << 40, 4096, Some(0.0), 99)
-    };
+    let sparse = region(64 * MIB, 64, Some(3.0), 9).holding(memory);
+    let hole = region(1 << 40, 4096, Some(0.0), 99).holding(RegionMemory::default());
     state.update(&snapshot(0, 400, vec![sparse, hole]));
     let shown = picture(&state, 120, 34);
     for text in [
@@ -202,10 +172,7 @@ fn resident(region: RegionSnapshot) -> RegionSnapshot {
         touched: region.touched(),
         ..RegionMemory::default()
     };
-    RegionSnapshot {
-        memory: Some(memory),
-        ..region
-    }
+    region.holding(memory)
 }
 
 /// Four targets: redis of [`state`], a server of 900 MiB, a shell that has ended, and the page cache.
@@ -252,7 +219,7 @@ fn several_targets_are_a_list() {
 fn a_target_of_the_list_is_opened_and_left_again() {
     let mut state = several();
     let shown = |state: &State| state.target().map(|(_, target)| target.name.clone());
-    for (at, (code, name)) in [
+    let keys = [
         (KeyCode::Down, ""),
         (KeyCode::Enter, "server"),
         (KeyCode::Char('t'), "redis"),
@@ -267,10 +234,8 @@ fn a_target_of_the_list_is_opened_and_left_again() {
         (KeyCode::Esc, ""),
         (KeyCode::Home, ""),
         (KeyCode::Enter, "page cache"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ];
+    for (at, (code, name)) in keys.into_iter().enumerate() {
         assert!(press(&mut state, code), "key {at}");
         assert_eq!(shown(&state).unwrap_or_default(), name, "key {at}");
     }

@@ -224,10 +224,8 @@ mod tests {
                 Column::text('c', "", (3, 9), 0),
             ];
             let columns = Columns::fit(columns, width).0;
-            columns
-                .iter()
-                .map(|(of, width)| (of.field, *width))
-                .collect()
+            let shown = columns.iter().map(|(of, width)| (of.field, *width));
+            shown.collect()
         };
         assert_eq!(shown(40), [('a', 4), ('b', 4), ('c', 9)]);
         assert_eq!(shown(13), [('a', 4), ('b', 4), ('c', 3)]);
@@ -240,10 +238,8 @@ mod tests {
         assert_eq!(shorten("[heap]", 6), "[heap]");
         assert_eq!(shorten("/usr/lib/libc.so.6", 16), "…/lib/libc.so.6");
         assert_eq!(shorten("/usr/lib/libc.so.6", 14), "…/libc.so.6");
-        assert_eq!(
-            shorten("/memfd:java_heap (deleted)", 20),
-            "/memfd:java_heap …"
-        );
+        let deleted = "/memfd:java_heap (deleted)";
+        assert_eq!(shorten(deleted, 20), "/memfd:java_heap …");
         assert_eq!(shorten("/usr/lib/libc.so.6", 10), "/us…c.so.6");
         assert_eq!(shorten("ünïcödé", 4), "ü…dé");
         assert_eq!(shorten("abc", 1), "…");

@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -15,6 +16,25 @@ pub(crate) fn run<S: AsRef<OsStr>>(folder: &Path, arguments: &[S]) -> Output {
     let mut command = isotherm();
     command.args(arguments).current_dir(folder);
     command.output().expect("isotherm starts")
+}
+
+/// A process that ends with the test, however that ends.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Waits at most a minute until this is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_mins(1), "no {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Text of a command's output, and assertions about it.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use isotherm_engine::Nanos;
+use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::{Header, Item, Reader, TargetStart, Writer};
 use tempfile::TempDir;
 
@@ -23,12 +23,7 @@ fn record() -> Vec<u8> {
         ..Header::default()
     };
     let mut writer = Writer::create(Vec::new(), &header).expect("a writer");
-    let start = TargetStart {
-        time: Nanos(STARTED),
-        pid: 7,
-        name: "demo".into(),
-        ..TargetStart::default()
-    };
+    let start = TargetStart::new(Nanos(STARTED), TargetId(0), 7, "demo");
     writer.write(&Item::TargetStart(start)).expect("written");
     for second in 0..5 {
         let snapshot = snapshot_of_second(second);

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Ended, isotherm, run, text};
+use crate::common::{Ended, Killed, isotherm, run, text, until};
 
 const EXPERIMENT: &str = "name = \"fake\"\nrepeats = 2\n\
     [[workload]]\nname = \"fake\"\nrun = \"sleep 1; echo rate: 1,000\"\nprogress = 'rate: ([0-9,]+)'\n\
@@ -82,17 +81,11 @@ fn a_changed_experiment_is_refused_unless_forced() {
 #[test]
 fn it_goes_on_after_it_was_killed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut killed = command(folder.path(), EXPERIMENT)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it runs");
-    let limit = Instant::now() + Duration::from_mins(1);
-    while journal(folder.path()).is_empty() && Instant::now() < limit {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    killed.kill().expect("it is ours");
-    killed.wait().expect("it is ours");
+    let mut killed = command(folder.path(), EXPERIMENT);
+    killed.stdout(Stdio::null()).stderr(Stdio::null());
+    let killed = Killed(killed.spawn().expect("it runs"));
+    until("run", || !journal(folder.path()).is_empty());
+    drop(killed);
     let before = journal(folder.path());
     assert_eq!(before.len(), 1);
     // The journal ends as if the command had been killed while it wrote.

@@ -35,11 +35,8 @@ fn holds(configuration: &Configuration, written: &str) -> bool {
     read(written).is_ok_and(|again| again.contexts == configuration.contexts)
 }
 
-/// Returns the faults of the document's examples under `heading`.
-fn wrong(
-    heading: &str,
-    read_example: impl Fn(&str) -> Result<Option<Configuration>, String>,
-) -> Vec<String> {
+/// Checks the document's examples under `heading`.
+fn check(heading: &str, read_example: impl Fn(&str) -> Result<Option<Configuration>, String>) {
     let rows = rows(heading);
     assert!(rows.len() >= 5, "{heading}: only {} rows", rows.len());
     let mut wrong = Vec::new();
@@ -58,7 +55,7 @@ fn wrong(
             wrong.push(format!("{heading}: {example} is not {verdict}: {result:?}"));
         }
     }
-    wrong
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 const PATTERN: &str = r#""access_pattern": {"sz_bytes": {"min": "4 KiB", "max": "max"},
@@ -66,17 +63,12 @@ const PATTERN: &str = r#""access_pattern": {"sz_bytes": {"min": "4 KiB", "max": 
 
 /// Returns the keys of `parts` in one object; the earlier of two equal keys is used.
 fn object(parts: &[&str]) -> String {
-    let mut keys = Vec::new();
     let mut text = Vec::new();
-    for part in parts {
-        let key = part.split(':').next().expect("a key");
-        if !keys
-            .iter()
-            .any(|earlier: &String| earlier.contains(&format!("{key}:")))
-        {
+    for (at, part) in parts.iter().enumerate() {
+        let key = format!("{}:", part.split(':').next().expect("a key"));
+        if !parts[..at].iter().any(|earlier| earlier.contains(&key)) {
             text.push(*part);
         }
-        keys.push((*part).to_owned());
     }
     format!("{{{}}}", text.join(", "))
 }
@@ -87,41 +79,35 @@ fn with_context(context: &str) -> Result<Option<Configuration>, String> {
 
 #[test]
 fn keys_of_schemes_are_as_the_document_says() {
-    let wrong = wrong("A scheme's keys", |example| {
+    check("A scheme's keys", |example| {
         let scheme = object(&[example, r#""action": "pageout""#, PATTERN]);
-        with_context(&format!(
-            r#"{{"ops": "vaddr", "targets": [], "schemes": [{scheme}]}}"#
-        ))
+        let context = format!(r#"{{"ops": "vaddr", "targets": [], "schemes": [{scheme}]}}"#);
+        with_context(&context)
     });
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn keys_of_contexts_are_as_the_document_says() {
-    let wrong = wrong("A context's keys", |example| {
+    check("A context's keys", |example| {
         let rest = [r#""ops": "vaddr""#, r#""targets": []"#, r#""schemes": []"#];
         with_context(&object(&[&[example], &rest[..]].concat()))
     });
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn files_and_lines_are_as_the_document_says() {
-    let whole = wrong("Whole files", |example| read(example).map(Some));
-    let lines = wrong("One-line schemes", |example| {
+    check("Whole files", |example| read(example).map(Some));
+    check("One-line schemes", |example| {
         let scheme = isotherm_config::scheme_line(example);
         scheme.map(|_| None).map_err(|problem| problem.to_string())
     });
-    let wrong = [whole, lines].concat();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn masims_configurations_are_as_the_document_says() {
-    let wrong = wrong("masim's configurations", |example| {
+    check("masim's configurations", |example| {
         let lines: Vec<&str> = example.split('/').map(str::trim).collect();
         let config = Config::parse(&lines.join("\n"));
         config.map(|_| None).map_err(|error| error.to_string())
     });
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -18,24 +18,19 @@ pub(crate) const STARTED: u64 = 1_700_000_000_000_000_000;
 /// Returns the snapshot of the second that begins `second` seconds after [`STARTED`]: a hot, an idle and an unknown
 /// region.
 pub(crate) fn snapshot_of_second(second: u64) -> Snapshot {
-    let region = |start: u64, nr_accesses| RegionSnapshot {
-        range: AddressRange::new(start << 20, (start + 1) << 20),
-        nr_accesses,
-        age: second as u32,
-        age_ns: Nanos(second * 1_000_000_000),
-        memory: None,
+    let age_ns = Nanos(second * 1_000_000_000);
+    let region = |start: u64, nr_accesses| {
+        let range = AddressRange::new(start << 20, (start + 1) << 20);
+        RegionSnapshot::new(range, nr_accesses).aged(second as u32, age_ns)
     };
-    Snapshot {
-        start: Nanos(STARTED + second * 1_000_000_000),
-        end: Nanos(STARTED + (second + 1) * 1_000_000_000),
-        nr_samples: 10,
-        regions: vec![
-            region(1, Some(10.0)),
-            region(2, Some(0.0)),
-            region(900, None),
-        ],
-        ..Snapshot::default()
-    }
+    let regions = vec![
+        region(1, Some(10.0)),
+        region(2, Some(0.0)),
+        region(900, None),
+    ];
+    let start = Nanos(STARTED) + age_ns;
+    let times = (start, start + Nanos(1_000_000_000));
+    Snapshot::new(TargetId(0), times, 10, regions)
 }
 
 /// Writes a record of these items.
@@ -74,22 +69,9 @@ pub(crate) fn page_record(path: &Path, scans: u64, is_paged: bool) {
         settings: is_paged.then_some(granularity).into_iter().collect(),
         ..Header::default()
     };
-    let target = TargetStart {
-        time: second(0),
-        name: "traced".into(),
-        ..TargetStart::default()
-    };
-    let heap = Mapping {
-        range,
-        permissions: "rw-p".into(),
-        name: "[heap]".into(),
-        unreclaimable: None,
-    };
-    let mappings = MappingChange {
-        time: second(0),
-        added: vec![heap],
-        ..MappingChange::default()
-    };
+    let target = TargetStart::new(second(0), TargetId(0), 0, "traced");
+    let heap = vec![Mapping::private(range, "[heap]")];
+    let mappings = MappingChange::adding(second(0), TargetId(0), heap);
     let mut block = PageBlock {
         block: start,
         present: [u64::MAX; 8],
@@ -100,19 +82,9 @@ pub(crate) fn page_record(path: &Path, scans: u64, is_paged: bool) {
     items.extend((0..scans).map(|scan| {
         let (start, end) = (second(scan), second(scan + 1));
         if is_paged {
-            Item::Pages(PageSnapshot {
-                target: TargetId(0),
-                start,
-                end,
-                blocks: vec![block],
-            })
+            Item::Pages(PageSnapshot::new(TargetId(0), (start, end), vec![block]))
         } else {
-            Item::Snapshot(Snapshot {
-                start,
-                end,
-                nr_samples: 1,
-                ..Snapshot::default()
-            })
+            Item::Snapshot(Snapshot::new(TargetId(0), (start, end), 1, Vec::new()))
         }
     }));
     write(path, &header, items);
@@ -123,12 +95,7 @@ pub(crate) fn stacks_record(path: &Path) {
     let mut header = Header::default();
     let settings = &mut header.settings;
     settings.insert(STACKS_SETTING.to_owned(), "0.005".to_owned());
-    let start = TargetStart {
-        time: Nanos(1),
-        pid: 12,
-        name: "service".to_owned(),
-        ..TargetStart::default()
-    };
+    let start = TargetStart::new(Nanos(1), TargetId(0), 12, "service");
     let range = AddressRange::new(0x10_0000, 0x20_0000);
     let samples = StackSamples {
         time: Nanos(2),
@@ -154,20 +121,10 @@ pub(crate) fn stacks_record(path: &Path) {
         }],
         ..StackSamples::default()
     };
-    let snapshot = Snapshot {
-        target: TargetId(0),
-        start: Nanos::from_millis(600_000),
-        end: Nanos::from_millis(601_000),
-        nr_samples: 1,
-        regions: vec![RegionSnapshot {
-            range,
-            nr_accesses: Some(0.0),
-            age: 600,
-            age_ns: Nanos::from_millis(600_000),
-            memory: Some(RegionMemory::resident(range.len())),
-        }],
-        ..Snapshot::default()
-    };
+    let (idle, end) = (Nanos::from_millis(600_000), Nanos::from_millis(601_000));
+    let region = RegionSnapshot::new(range, Some(0.0)).aged(600, idle);
+    let region = region.holding(RegionMemory::resident(range.len()));
+    let snapshot = Snapshot::new(TargetId(0), (idle, end), 1, vec![region]);
     let items = [
         Item::TargetStart(start),
         Item::Stacks(samples),

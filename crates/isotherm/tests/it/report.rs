@@ -22,13 +22,7 @@ fn record() -> Vec<u8> {
     };
     let mut writer = Writer::create(Vec::new(), &header).expect("a writer");
     let at = |second: u64| Nanos(STARTED + second * 1_000_000_000);
-    let start = TargetStart {
-        time: at(0),
-        target: TargetId(0),
-        pid: 7,
-        name: "demo".into(),
-        context: None,
-    };
+    let start = TargetStart::new(at(0), TargetId(0), 7, "demo");
     writer.write(&Item::TargetStart(start)).expect("written");
     for second in 0..5 {
         let snapshot = snapshot_of_second(second);
@@ -275,11 +269,8 @@ fn stacks_are_written_for_the_tool_that_the_files_name_says() {
         ..Header::default()
     };
     let mut writer = Writer::create(Vec::new(), &header).expect("a writer");
-    let snapshot = Snapshot {
-        start: Nanos(STARTED),
-        end: Nanos(STARTED + 1_000_000_000),
-        ..Snapshot::default()
-    };
+    let times = (Nanos(STARTED), Nanos(STARTED + 1_000_000_000));
+    let snapshot = Snapshot::new(TargetId(0), times, 0, Vec::new());
     writer.write(&Item::Snapshot(snapshot)).expect("written");
     let record = writer.finish().expect("a whole record");
     fs::write(directory.path().join("s.isotherm"), record).expect("written");

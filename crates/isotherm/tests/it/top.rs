@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::{Ended, isotherm};
+use crate::common::{Ended, Killed, isotherm, until};
 
 #[test]
 fn without_a_terminal_top_says_what_to_use_instead() {
@@ -76,16 +75,12 @@ fn played() -> (Child, File) {
     (top, screen)
 }
 
-fn ends(mut top: Child, why: &str) -> ExitStatus {
-    let since = Instant::now();
-    while since.elapsed() < Duration::from_secs(20) {
-        if let Some(status) = top.try_wait().expect("a child can be waited for") {
-            return status;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    top.kill().expect("a child can be killed");
-    panic!("top goes on {why}");
+fn ends(top: Child, why: &str) -> ExitStatus {
+    let mut top = Killed(top);
+    until(&format!("end of top {why}"), || {
+        top.0.try_wait().expect("our child").is_some()
+    });
+    top.0.wait().expect("it has ended")
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 
-use crate::common::{Ended, isotherm, run};
+use crate::common::{Ended, Killed, isotherm, run, until};
 
 /// A server of a simulated record.
 struct Served {
@@ -17,16 +17,6 @@ struct Served {
     address: String,
     token: String,
     _folder: TempDir,
-}
-
-/// A process that ends with the test, however that ends.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
 }
 
 const SCENARIO: &str = r#"{"machine": {"cpus": 1, "nodes": [{"size": "256 MiB"}]}, "duration": "5s", "processes": [
@@ -185,15 +175,6 @@ fn what_cannot_be_shown_is_said_before_anything_is_served() {
         ("none.isotherm", "none.isotherm"),
     ] {
         run(folder.path(), &["web", file, "--no-browser"]).refused(words);
-    }
-}
-
-/// Waits at most a minute until this is so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_mins(1), "no {what}");
-        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

@@ -44,11 +44,9 @@ fn quiet_is_quiet() {
 fn check_says_what_a_configuration_means_and_runs_nothing() {
     let (output, stdout, _) = run(&["small_hot_16g.cfg", "--check"]);
     assert!(output.status.success());
-    assert_eq!(
-        stdout,
-        "1 regions, 16 GiB in all:\n  heap                 16 GiB\n\
-         1 phases, 30.0 s in all:\n  serve                30.0 s\n"
-    );
+    let wanted = "1 regions, 16 GiB in all:\n  heap                 16 GiB\n\
+                  1 phases, 30.0 s in all:\n  serve                30.0 s\n";
+    assert_eq!(stdout, wanted);
 }
 
 #[test]
@@ -82,10 +80,9 @@ fn errors_name_the_file_the_line_and_what_is_expected() {
 
 #[test]
 fn a_signal_ends_an_endless_run_with_a_whole_last_line() {
-    let mut child = workload(&["mini_zigzag.cfg", "--repeat", "0", "--json"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
+    let mut endless = workload(&["mini_zigzag.cfg", "--repeat", "0", "--json"]);
+    let child = endless.stdout(Stdio::piped()).spawn();
+    let mut child = child.expect("the binary runs");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let mut next = || lines.next().transpose().expect("output is text");
     let mut is_at_work = || next().expect("it runs").contains("\"progress\"");

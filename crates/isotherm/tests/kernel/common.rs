@@ -23,6 +23,7 @@ pub(crate) use crate::turns::{
     acting_on_all, alone, measuring, owning_swap, shared, watching, with_swap, without_swap,
 };
 
+pub(crate) const MIB: u64 = 1 << 20;
 /// Time limit of all waits: only a hang takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -179,10 +180,8 @@ impl Running {
             let output = self.stdout();
             let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
             let line = whole.lines().find_map(|line| line.strip_prefix(start));
-            assert!(
-                line.is_some() || self.is_running(),
-                "it ended, and printed only {output}"
-            );
+            let may_come = line.is_some() || self.is_running();
+            assert!(may_come, "it ended, and printed only {output}");
             line.map(|rest| rest.trim().to_owned())
         })
     }
@@ -248,10 +247,8 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(
-            started.elapsed() < PATIENCE,
-            "waited {PATIENCE:?} for {what}, in vain"
-        );
+        let is_late = started.elapsed() >= PATIENCE;
+        assert!(!is_late, "waited {PATIENCE:?} for {what}, in vain");
         let pause = 9 * asked.elapsed();
         std::thread::sleep(pause.clamp(Duration::from_millis(20), Duration::from_secs(1)));
     }

@@ -297,20 +297,11 @@ mod tests {
             assert_eq!(gather(&operations, kind, 9, 8 * PAGE_SIZE), wanted);
         };
         // Two schemes that act on each region in turn.
-        let both = [
-            (0, 0, 2),
-            (1, 0, 2),
-            (0, 2, 2),
-            (1, 2, 2),
-            (0, 4, 2),
-            (1, 4, 2),
-        ];
+        let both: Vec<(usize, u64, u64)> = [0, 2, 4].map(|at| [(0, at, 2), (1, at, 2)]).concat();
         check(&both, &[&[0, 2, 4], &[1, 3, 5]]);
         // Different regions for different schemes.
-        check(
-            &[(0, 0, 1), (1, 1, 1), (0, 2, 1), (1, 3, 1)],
-            &[&[0, 2], &[1, 3]],
-        );
+        let in_turn = [(0, 0, 1), (1, 1, 1), (0, 2, 1), (1, 3, 1)];
+        check(&in_turn, &[&[0, 2], &[1, 3]]);
         // The second scheme acts on memory of the first, and the first then acts on it again.
         check(&[(0, 0, 4), (1, 1, 1), (0, 1, 1)], &[&[0], &[1], &[2]]);
         // Eight pages at most; a larger operation is alone.
@@ -395,14 +386,9 @@ mod tests {
         let outcome = outcome(&operation, &mut [block]);
         assert_eq!(outcome.applied, 7 * PAGE_SIZE);
         assert_eq!(outcome.filter_passed, 8 * PAGE_SIZE);
-        let refused: Vec<_> = outcome.refused.into_iter().collect();
-        assert_eq!(
-            refused,
-            [
-                (Refusal::Shared, PAGE_SIZE),
-                (Refusal::NotPresent, 8 * PAGE_SIZE)
-            ]
-        );
+        let shared = (Refusal::Shared, PAGE_SIZE);
+        let absent = (Refusal::NotPresent, 8 * PAGE_SIZE);
+        assert_eq!(outcome.refused, [shared, absent].into());
     }
 
     #[test]
@@ -416,10 +402,8 @@ mod tests {
         let mut blocks = [0, 1, 5].map(block);
         keep_reserve(&mut blocks, 600 * PAGE_SIZE + 1);
         let of = |block: &Block| {
-            block
-                .refused
-                .get(&Refusal::SwapFull)
-                .map_or(0, |pages| u64::from(bits::count(pages)))
+            let full = block.refused.get(&Refusal::SwapFull);
+            full.map_or(0, |pages| u64::from(bits::count(pages)))
         };
         assert_eq!(blocks.each_ref().map(of), [0, 424, 512]);
         assert_eq!(u64::from(bits::count(&blocks[1].wanted)), 88);

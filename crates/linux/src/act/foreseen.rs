@@ -14,6 +14,8 @@ use crate::probe::Result;
 
 /// Interval between two checks of the excluded ranges against the mappings' flags.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Time for which shared memory is left alone at most.
+const SHARED_FOR: Duration = Duration::from_mins(1);
 
 impl ProcessActuator {
     /// Predicts the outcomes of `operations` for a dry run. Resident pages count as applied, unless they lie outside
@@ -61,6 +63,20 @@ impl ProcessActuator {
         }
     }
 
+    /// Leaves ranges alone for up to a minute if none of their pages could be paged out, and other processes map nearly all of
+    /// them. They would be tried again at each snapshot.
+    pub(super) fn leave_shared(&mut self, operations: &[Operation], outcomes: &[Outcome]) {
+        for (operation, outcome) in operations.iter().zip(outcomes) {
+            let shared = outcome.refused.get(&Refusal::Shared).copied();
+            let refused: u64 = outcome.refused.values().sum();
+            let is_shared = shared.is_some_and(|shared| shared > 0 && shared * 10 >= refused * 9);
+            if operation.action.is_reclaim() && outcome.applied == 0 && is_shared {
+                self.left_alone
+                    .add_shared(operation.target, operation.range);
+            }
+        }
+    }
+
     /// Refuses a batch without reading page tables, if every operation lies in an unreclaimable mapping; else `None`.
     pub(super) fn never_reclaimed(&mut self, batch: &[Operation]) -> Option<Vec<Outcome>> {
         let outcome = |operation: &Operation| {
@@ -81,7 +97,7 @@ impl ProcessActuator {
     }
 
     /// Returns the ranges that were refused as unreclaimable, which schemes exclude from now on. Reads the mappings'
-    /// flags again every 10 s.
+    /// flags again every 10 s. Shared memory is tried again every minute.
     pub fn left_alone(&mut self) -> &BTreeMap<TargetId, Vec<AddressRange>> {
         if self.left_alone.is_due() {
             for target in self.left_alone.ranges.keys().copied().collect::<Vec<_>>() {
@@ -111,12 +127,16 @@ impl ProcessActuator {
     }
 }
 
-/// Ranges that were refused as unreclaimable.
+/// Ranges that were refused as unreclaimable, or as shared.
 #[derive(Default)]
 pub(super) struct LeftAlone {
     /// Disjoint ranges of each target, in address order.
     ranges: BTreeMap<TargetId, Vec<AddressRange>>,
+    /// Those of them that were refused as shared.
+    shared: BTreeMap<TargetId, Vec<AddressRange>>,
     looked: Option<Instant>,
+    /// Time at which shared memory was last tried again.
+    tried: Option<Instant>,
 }
 
 impl LeftAlone {
@@ -129,8 +149,16 @@ impl LeftAlone {
         *ranges = AddressRange::union(ranges.iter().copied().chain(parts));
     }
 
+    fn add_shared(&mut self, target: TargetId, range: AddressRange) {
+        let shared = self.shared.entry(target).or_default();
+        *shared = AddressRange::union(shared.iter().copied().chain([range]));
+        self.add(target, [range].into_iter());
+    }
+
     fn keep(&mut self, target: TargetId, areas: impl Iterator<Item = AddressRange>) {
         let before = self.ranges.remove(&target).unwrap_or_default();
+        let shared = self.shared.get(&target).cloned();
+        self.add(target, shared.into_iter().flatten());
         for area in areas {
             let parts = before.iter().filter_map(|range| range.intersection(area));
             self.add(target, parts);
@@ -144,11 +172,17 @@ impl LeftAlone {
         if is_due {
             self.looked = Some(Instant::now());
         }
+        let tried = self.tried.get_or_insert_with(Instant::now);
+        if tried.elapsed() >= SHARED_FOR {
+            *tried = Instant::now();
+            self.shared.clear();
+        }
         is_due && !self.ranges.is_empty()
     }
 
     pub(super) fn forget(&mut self, target: TargetId) {
         self.ranges.remove(&target);
+        self.shared.remove(&target);
     }
 }
 
@@ -168,6 +202,12 @@ mod tests {
         assert_eq!(alone.ranges[&target], [range(0, 6), range(8, 12)]);
         alone.keep(target, [range(2, 9)].into_iter());
         assert_eq!(alone.ranges[&target], [range(2, 6), range(8, 9)]);
+        alone.keep(target, std::iter::empty());
+        assert!(alone.ranges.is_empty());
+        alone.add_shared(target, range(0, 4));
+        alone.keep(target, std::iter::empty());
+        assert_eq!(alone.ranges[&target], [range(0, 4)], "for a minute");
+        alone.forget(target);
         alone.keep(target, std::iter::empty());
         assert!(alone.ranges.is_empty());
     }

@@ -225,10 +225,8 @@ mod tests {
         assert_eq!(nr_rest(&block(all, but(9))), None);
         // A hole would be filled with memory.
         assert_eq!(nr_rest(&block(but(1), but(1))), None);
-        let huge = Block {
-            huge: true,
-            ..block(all, all)
-        };
+        let mut huge = block(all, all);
+        huge.huge = true;
         assert_eq!(nr_rest(&huge), None);
     }
 
@@ -244,10 +242,8 @@ mod tests {
         for _ in 1..FAILURES_MAX {
             assert!(huge_page_reclaim.note(target, false));
         }
-        assert!(
-            huge_page_reclaim.note(target, true),
-            "they must be in a row"
-        );
+        // They must be in a row.
+        assert!(huge_page_reclaim.note(target, true));
         for _ in 1..FAILURES_MAX {
             assert!(huge_page_reclaim.note(target, false));
         }

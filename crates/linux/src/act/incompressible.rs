@@ -128,10 +128,8 @@ mod tests {
 
     fn block(at: u64, pages: u64) -> Block {
         let address = at * BLOCK_SIZE;
-        let all = bits::mask(
-            address,
-            AddressRange::new(address, address + pages * PAGE_SIZE),
-        );
+        let range = AddressRange::new(address, address + pages * PAGE_SIZE);
+        let all = bits::mask(address, range);
         Block {
             address,
             present: all,
@@ -142,10 +140,8 @@ mod tests {
     }
 
     fn refused(block: &Block, why: Refusal) -> u64 {
-        block
-            .refused
-            .get(&why)
-            .map_or(0, |pages| u64::from(bits::count(pages)))
+        let refused = block.refused.get(&why);
+        refused.map_or(0, |pages| u64::from(bits::count(pages)))
     }
 
     #[test]

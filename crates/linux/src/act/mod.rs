@@ -252,6 +252,7 @@ impl ProcessActuator {
             .map(|operation| batch::outcome(operation, &mut blocks))
             .collect();
         share_time(operations, &mut outcomes, started.elapsed().into());
+        self.leave_shared(operations, &outcomes);
         Ok(outcomes)
     }
 

@@ -16,6 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use isotherm_engine::page_cache::CachedKind;
+
 use super::memmap::FileFacts;
 use crate::system_call::owned;
 use crate::text;
@@ -116,28 +118,17 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&name).to_owned())
 }
 
-/// Type of a mapping's pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CacheFileKind {
-    File,
-    /// Pages of a file without a name.
-    Deleted,
-    /// Pages of a block device: mostly a file system's own tables.
-    BlockDevice,
-    Other,
-}
-
 impl FileFacts {
     /// Returns the type of the mapping.
-    pub fn kind(&self) -> CacheFileKind {
+    pub fn kind(&self) -> CachedKind {
         if self.magic == magic::BLOCK_DEVICES {
-            CacheFileKind::BlockDevice
+            CachedKind::BlockDevice
         } else if self.mode & libc::S_IFMT != libc::S_IFREG {
-            CacheFileKind::Other
+            CachedKind::Other
         } else if self.nr_links == 0 {
-            CacheFileKind::Deleted
+            CachedKind::Deleted
         } else {
-            CacheFileKind::File
+            CachedKind::File
         }
     }
 
@@ -149,11 +140,11 @@ impl FileFacts {
 /// Opens the file for reading.
 pub fn open(facts: &FileFacts, mounts: &Mounts) -> Result<File, Unopenable> {
     match facts.kind() {
-        CacheFileKind::BlockDevice => return open_device(facts.own_device),
-        CacheFileKind::Deleted => return Err(Unopenable::Deleted),
-        CacheFileKind::Other => return Err(Unopenable::NotAFile),
-        CacheFileKind::File if facts.is_remote() => return Err(Unopenable::Remote),
-        CacheFileKind::File => {}
+        CachedKind::BlockDevice => return open_device(facts.own_device),
+        CachedKind::Deleted => return Err(Unopenable::Deleted),
+        CachedKind::Other => return Err(Unopenable::NotAFile),
+        CachedKind::File if facts.is_remote() => return Err(Unopenable::Remote),
+        CachedKind::File => {}
     }
     let path = { facts.path.as_deref() }.map(|path| Path::new(OsStr::from_bytes(path)));
     let names = path

@@ -338,10 +338,8 @@ mod tests {
 
     #[test]
     fn content_must_be_pages() {
-        assert!(matches!(
-            calibrate(&[0; 100], true, subject::command(), |_| ()),
-            Err(CalibrationError::Content(100))
-        ));
+        let one = calibrate(&[0; 100], true, subject::command(), |_| ());
+        assert!(matches!(one, Err(CalibrationError::Content(100))));
         let content = made_up_content(2);
         assert_ne!(content[..2048], content[4096..6144]);
         assert!(content[2048..4096].iter().all(|byte| *byte == 0));

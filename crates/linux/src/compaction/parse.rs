@@ -108,20 +108,10 @@ mod tests {
         check_refused("hello", 1, "does not begin with `Node N, zone NAME`");
         check_refused(&format!("{good}Node 0, zone "), 2, "names no zone");
         check_refused("Node 0, zone DMA", 1, "counts no blocks");
-        check_refused(
-            "Node 0, zone DMA 1 -2",
-            1,
-            "has a count that is no such number",
-        );
-        check_refused(
-            "Node 0, zone DMA 1 1099511627777",
-            1,
-            "has a count that is no such number",
-        );
-        check_refused(
-            &format!("Node 0, zone DMA{}", " 1".repeat(21)),
-            1,
-            "has more orders than a kernel can have",
-        );
+        let wrong = "has a count that is no such number";
+        check_refused("Node 0, zone DMA 1 -2", 1, wrong);
+        check_refused("Node 0, zone DMA 1 1099511627777", 1, wrong);
+        let many = format!("Node 0, zone DMA{}", " 1".repeat(21));
+        check_refused(&many, 1, "has more orders than a kernel can have");
     }
 }

@@ -217,10 +217,8 @@ mod tests {
     fn the_kernels_refusal_is_passed_on() {
         check("/dev/full", |done| {
             let text = done.expect_err("the device is full").to_string();
-            assert!(
-                text.contains("/dev/full") && text.contains("No space"),
-                "{text}"
-            );
+            assert!(text.contains("/dev/full"), "{text}");
+            assert!(text.contains("No space"), "{text}");
         });
     }
 

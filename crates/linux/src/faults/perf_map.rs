@@ -309,10 +309,8 @@ mod tests {
         };
         let some = |name: &str| Some(name.to_owned());
         assert_eq!(write("1000 10 a\n"), [some("a"), None, None]);
-        assert_eq!(
-            write("1000 10 a\n2000 10 b\n"),
-            [some("a"), some("b"), None]
-        );
+        let both = write("1000 10 a\n2000 10 b\n");
+        assert_eq!(both, [some("a"), some("b"), None]);
         let other = "1000 10 c\n3000 10 long enough to be no shorter\n";
         let wanted = [some("c"), None, some("long enough to be no shorter")];
         assert_eq!(write(other), wanted);

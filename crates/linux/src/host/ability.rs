@@ -115,10 +115,8 @@ mod tests {
         let checks = [missing("page tables by BPF", "a page of text", "root")];
         let abilities = abilities(&checks);
         let of = |name| abilities.iter().find(|a| a.name == name).expect("there");
-        assert_eq!(
-            of("run, start").why_not.as_deref(),
-            Some("missing: page tables by BPF")
-        );
+        let why_not = of("run, start").why_not.as_deref();
+        assert_eq!(why_not, Some("missing: page tables by BPF"));
         for command in ["run", "swap", "compact", "tier"] {
             let is_told = abilities.iter().any(|a| a.name.starts_with(command));
             assert!(is_told, "{command}");

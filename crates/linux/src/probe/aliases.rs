@@ -257,12 +257,8 @@ mod tests {
             let (start, end) = range.split_once('-').expect("a range");
             let (offset, inode) = rest.split_once('#').unwrap_or((rest, "7"));
             let page = |text: &str| text.parse::<u64>().expect("a number") * PAGE_SIZE;
-            let line = format!(
-                "{:x}-{:x} rw-s {:08x} 00:01 {inode} /memfd:x",
-                page(start),
-                page(end),
-                page(offset)
-            );
+            let (start, end, offset) = (page(start), page(end), page(offset));
+            let line = format!("{start:x}-{end:x} rw-s {offset:08x} 00:01 {inode} /memfd:x");
             MappedArea::parse(&line).expect("a mapping")
         });
         lines.collect()

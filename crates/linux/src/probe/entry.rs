@@ -157,13 +157,7 @@ mod tests {
         entries[100] = 0x221; // the zero page
         entries[101] = 0x20_0000 | 3 << 59; // a swap entry
         entries[102] = 0x20_0000 | 30 << 59; // a migration entry
-        let mut facts = BlockFacts {
-            address: 0,
-            huge: false,
-            present: [0; 8],
-            accessed: [0; 8],
-            swapped: [0; 8],
-        };
+        let mut facts = BlockFacts::default();
         let copy = TableCopy {
             entries: &entries,
             frame_mask: !0xfff,

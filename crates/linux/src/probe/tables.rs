@@ -41,10 +41,7 @@ impl PageTableProbe {
         let mut look = |i: usize, table: TableLookup<'_>| {
             let mut facts = BlockFacts {
                 address: blocks[i],
-                huge: false,
-                present: [0; 8],
-                accessed: [0; 8],
-                swapped: [0; 8],
+                ..BlockFacts::default()
             };
             match table {
                 TableLookup::Copy(copy) => copy.read_into(&mut facts),

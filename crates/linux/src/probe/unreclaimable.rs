@@ -115,22 +115,12 @@ mod tests {
 
     #[test]
     fn mappings_are_told_by_their_flags() {
+        let device = 0x4000 | 0x400;
         let words = [
-            0x1000,
-            0x3000,
-            VM_LOCKED,
-            0x4000,
-            0x5000,
-            0x4000 | 0x400,
-            9,
-            9,
-            0,
-            7,
+            0x1000, 0x3000, VM_LOCKED, 0x4000, 0x5000, device, 9, 9, 0, 7,
         ];
-        let bytes: Vec<u8> = words
-            .iter()
-            .flat_map(|word: &u64| word.to_ne_bytes())
-            .collect();
+        let bytes = words.iter().flat_map(|word: &u64| word.to_ne_bytes());
+        let bytes: Vec<u8> = bytes.collect();
         let found = [
             (AddressRange::new(0x1000, 0x3000), Unreclaimable::Locked),
             (AddressRange::new(0x4000, 0x5000), Unreclaimable::Device),

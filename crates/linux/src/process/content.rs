@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_others_map_as_well_is_told_by_the_figures() {
-        let mapping = |start: u64, rss: u64, shared: u64| {
+        let mapping = |(start, rss, shared): (u64, u64, u64)| {
             format!(
                 "{start:x}-{:x} rw-s 00000000 00:01 5 /dev/zero (deleted)\nSize: 8 kB\nRss: {rss} kB\n\
                  Shared_Clean: 0 kB\nShared_Dirty: {shared} kB\nPrivate_Dirty: 0 kB\nVmFlags: rd wr\n",
@@ -83,9 +83,7 @@ mod tests {
             (0x8000, 0, 0),
             (0xc000, 4, 4),
         ];
-        let smaps: String = smaps
-            .map(|(start, rss, by)| mapping(start, rss, by))
-            .concat();
+        let smaps: String = smaps.map(mapping).concat();
         let starts: Vec<u64> = shared(&smaps).iter().map(|range| range.start).collect();
         assert_eq!(starts, [0x1000, 0xc000]);
     }

@@ -102,17 +102,12 @@ mod tests {
 
     #[test]
     fn the_main_thread_is_asked_while_it_runs() {
-        let me = Process::open(std::process::id()).expect("we exist");
-        assert_eq!(me.memory_thread(), std::process::id());
-        assert_eq!(
-            thread_with_memory(std::process::id()),
-            Some(std::process::id())
-        );
+        let us = std::process::id();
+        let me = Process::open(us).expect("we exist");
+        assert_eq!(me.memory_thread(), us);
+        assert_eq!(thread_with_memory(us), Some(us));
         assert!(!me.find_memory_thread());
-        assert_eq!(
-            me.memory_path("maps"),
-            format!("/proc/{}/maps", std::process::id())
-        );
+        assert_eq!(me.memory_path("maps"), format!("/proc/{us}/maps"));
     }
 
     #[test]

@@ -67,13 +67,9 @@ mod tests {
     use super::*;
 
     fn check(cpuinfo: &str, cmdline: &str, levels: u32, physical_bits: u32) {
-        assert_eq!(
-            CpuFacts::parse(cpuinfo, cmdline),
-            CpuFacts {
-                levels,
-                physical_bits
-            }
-        );
+        let facts = CpuFacts::parse(cpuinfo, cmdline);
+        assert_eq!(facts.levels, levels);
+        assert_eq!(facts.physical_bits, physical_bits);
     }
 
     #[test]
@@ -81,12 +77,8 @@ mod tests {
         let five = "flags\t\t: fpu la57 lm\naddress sizes\t: 46 bits physical, 57 bits virtual\n";
         check(five, "quiet", 5, 46);
         check(five, "quiet no5lvl", 4, 46);
-        check(
-            "flags : fpu lm\naddress sizes : 48 bits physical, 48 bits virtual\n",
-            "",
-            4,
-            48,
-        );
+        let four = "flags : fpu lm\naddress sizes : 48 bits physical, 48 bits virtual\n";
+        check(four, "", 4, 48);
         check("", "", 4, 52);
         check("address sizes : 99 bits physical\n", "", 4, 52);
     }

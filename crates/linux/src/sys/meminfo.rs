@@ -89,12 +89,8 @@ mod tests {
         let node = "Node 1 MemTotal:   8 kB\nNode 10 MemTotal:  9 kB\n";
         check(node, "Node 1 ", "MemTotal", Some(8 << 10));
         check(node, "Node 10 ", "MemTotal", Some(9 << 10));
-        check(
-            "Name:\tab c\nVmRSS:\t  2048 kB\n",
-            "",
-            "VmRSS",
-            Some(2 << 20),
-        );
+        let of_process = "Name:\tab c\nVmRSS:\t  2048 kB\n";
+        check(of_process, "", "VmRSS", Some(2 << 20));
     }
 
     #[test]

@@ -323,11 +323,8 @@ mod tests {
         assert_eq!(pages(&[range(1, 4), range(9, 10)], 1), [1, 2, 3, 9]);
         assert_eq!(pages(&[range(0, 10), range(20, 30)], 4), [2, 6, 20, 24, 28]);
         let small: Vec<AddressRange> = (0..12).map(|i| range(2 * i, 2 * i + 1)).collect();
-        assert_eq!(
-            pages(&small, 4),
-            [4, 12, 20],
-            "pages 2, 6 and 10 of them all"
-        );
+        // Pages 2, 6 and 10 of them all.
+        assert_eq!(pages(&small, 4), [4, 12, 20]);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 use std::io;
 
+use isotherm_policy::ThpPolicy;
 use thiserror::Error;
 
 use crate::host;
@@ -21,16 +22,6 @@ const PR_SET_THP_DISABLE: i32 = 41;
 const PR_GET_THP_DISABLE: i32 = 42;
 /// Flag that excepts advised memory, and memory that is collapsed on demand; since Linux 6.18.
 const PR_THP_DISABLE_EXCEPT_ADVISED: u64 = 1 << 1;
-
-/// Policy of huge pages for a command that is started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProcessThpPolicy {
-    #[default]
-    Inherit,
-    /// Huge pages only where the program, or a scheme, requests them.
-    Advised,
-    Never,
-}
 
 /// Reason why the policy cannot be set.
 #[derive(Debug, Error)]
@@ -45,15 +36,15 @@ pub enum ThpError {
 }
 
 /// Calls `start`, which starts a process, so that the started process has `policy`.
-pub fn started_with<T>(policy: ProcessThpPolicy, start: impl FnOnce() -> T) -> Result<T, ThpError> {
+pub fn started_with<T>(policy: ThpPolicy, start: impl FnOnce() -> T) -> Result<T, ThpError> {
     let flags = match policy {
-        ProcessThpPolicy::Inherit => return Ok(start()),
-        ProcessThpPolicy::Advised => (1, PR_THP_DISABLE_EXCEPT_ADVISED),
-        ProcessThpPolicy::Never => (1, 0),
+        ThpPolicy::Inherit => return Ok(start()),
+        ThpPolicy::Advised => (1, PR_THP_DISABLE_EXCEPT_ADVISED),
+        ThpPolicy::Never => (1, 0),
     };
     let before = get().map_err(ThpError::Failed)?;
     set(flags).map_err(|error| {
-        if policy == ProcessThpPolicy::Advised && error.raw_os_error() == Some(libc::EINVAL) {
+        if policy == ThpPolicy::Advised && error.raw_os_error() == Some(libc::EINVAL) {
             let release = host::kernel_release();
             ThpError::TooOld { release }
         } else {
@@ -99,9 +90,9 @@ mod tests {
                 .find_map(|line| line.strip_prefix("THP_enabled:"));
             line.map(|value| value.trim().to_owned())
         };
-        assert_eq!(enabled(ProcessThpPolicy::Never).as_deref(), Some("0"));
+        assert_eq!(enabled(ThpPolicy::Never).as_deref(), Some("0"));
         // Advised memory may be huge.
-        if let Some(advised) = enabled(ProcessThpPolicy::Advised) {
+        if let Some(advised) = enabled(ThpPolicy::Advised) {
             assert_eq!(advised, "1");
         }
         assert_eq!(get().expect("as before"), before);

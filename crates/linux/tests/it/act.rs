@@ -11,7 +11,7 @@ use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
 use isotherm_linux::swap;
 use isotherm_policy::scheme::{Action, OpsFilter};
-use isotherm_policy::{Actuator, Operation, Refusal};
+use isotherm_policy::{Actuator, Refusal};
 
 use crate::common::{
     BLOCKS, Memory, PAGES, SIZE, act, actuator, alone, beside_a_child, execute, operation, or_skip,
@@ -81,10 +81,8 @@ fn swap_is_taken_away_device_by_device() {
     let again = swap::take_down_zram(&first);
     swap::take_down_zram(&second).expect("our own swap");
     assert_eq!((both, one), (sizes(8) + sizes(16), sizes(16)));
-    assert!(
-        matches!(again, Err(swap::SwapError::NotOurDevice(_))),
-        "{again:?}"
-    );
+    let is_refused = matches!(again, Err(swap::SwapError::NotOurDevice(_)));
+    assert!(is_refused, "{again:?}");
     assert_eq!(swap::facts().total, before);
 }
 
@@ -247,10 +245,8 @@ fn a_target_that_has_gone_is_said_to_have() {
         actuator.add(target, process).expect("it has memory");
         child.kill().expect("our child");
         child.wait().expect("our child");
-        let gone = Operation {
-            target,
-            ..operation(Action::Pageout, AddressRange::new(0, 1 << 30))
-        };
+        let mut gone = operation(Action::Pageout, AddressRange::new(0, 1 << 30));
+        gone.target = target;
         let outcome = execute(actuator, gone);
         assert_eq!(outcome.refused.get(&Refusal::Exited), Some(&(1 << 30)));
     });

@@ -146,16 +146,13 @@ impl Memory {
     pub(crate) fn placed(&self) -> (u64, u64) {
         let pagemap = File::open("/proc/self/pagemap").expect("our own pagemap");
         let mut entries = vec![0; (SIZE / PAGE_SIZE) as usize * 8];
-        pagemap
-            .read_exact_at(&mut entries, self.start / PAGE_SIZE * 8)
-            .expect("pagemap");
+        let read = pagemap.read_exact_at(&mut entries, self.start / PAGE_SIZE * 8);
+        read.expect("pagemap");
         let entries = entries.as_chunks::<8>().0.iter();
         let entries = entries.map(|entry| u64::from_ne_bytes(*entry));
         entries.fold((0, 0), |(present, swapped), entry| {
-            (
-                present + (entry >> 63) * PAGE_SIZE,
-                swapped + (entry >> 62 & 1) * PAGE_SIZE,
-            )
+            let bytes = |bit: u32| (entry >> bit & 1) * PAGE_SIZE;
+            (present + bytes(63), swapped + bytes(62))
         })
     }
 

@@ -114,28 +114,26 @@ fn huge_pages_without_waste_stay_and_so_do_locked_ones() {
 
 #[test]
 fn what_is_written_while_it_is_given_back_is_not_lost() {
-    on_huge(
-        |_, page| page % 2 == 0,
-        |actuator, memory| {
-            let is_over = &AtomicBool::new(false);
-            let given_back = std::thread::scope(|scope| {
-                let write = |writer| scope.spawn(move || write_at_random(memory, is_over, writer));
-                let writers = [0, 1].map(write);
-                let started = Instant::now();
-                let mut given_back = 0;
-                while started.elapsed() < Duration::from_millis(1500) {
-                    given_back += act(actuator, Action::Nohugepage, memory.range()).applied;
-                    act(actuator, Action::Collapse, memory.range());
-                }
-                is_over.store(true, Ordering::Relaxed);
-                for writer in writers {
-                    writer.join().expect("no write was lost");
-                }
-                given_back
-            });
-            assert!(given_back > 0);
-        },
-    );
+    let is_written = |_: u64, page: u64| page.is_multiple_of(2);
+    on_huge(is_written, |actuator, memory| {
+        let is_over = &AtomicBool::new(false);
+        let given_back = std::thread::scope(|scope| {
+            let write = |writer| scope.spawn(move || write_at_random(memory, is_over, writer));
+            let writers = [0, 1].map(write);
+            let started = Instant::now();
+            let mut given_back = 0;
+            while started.elapsed() < Duration::from_millis(1500) {
+                given_back += act(actuator, Action::Nohugepage, memory.range()).applied;
+                act(actuator, Action::Collapse, memory.range());
+            }
+            is_over.store(true, Ordering::Relaxed);
+            for writer in writers {
+                writer.join().expect("no write was lost");
+            }
+            given_back
+        });
+        assert!(given_back > 0);
+    });
 }
 
 /// Writes to pages that were never written, zeros them again, and checks their content.

@@ -9,9 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use isotherm_engine::PAGE_SIZE;
-use isotherm_engine::page_cache::{CachedFolio, FolioState};
+use isotherm_engine::page_cache::{CachedFolio, CachedKind, FolioState};
 use isotherm_linux::cache::clear::Clearer;
-use isotherm_linux::cache::file::{self, CacheFileKind, Mounts, Unopenable};
+use isotherm_linux::cache::file::{self, Mounts, Unopenable};
 use isotherm_linux::cache::memmap::{Memmap, SCANNED_TOGETHER};
 use isotherm_linux::node;
 
@@ -46,9 +46,8 @@ fn folios(memmap: &mut Memmap, file: &File) -> Vec<CachedFolio> {
     for (_, ram) in node::all().expect("root") {
         let frames = ram.start / PAGE_SIZE..ram.end / PAGE_SIZE;
         let see = |folio: CachedFolio| found.extend((folio.file == wanted).then_some(folio));
-        memmap
-            .scan(frames, |_| false, see)
-            .expect("a program that runs");
+        let scanned = memmap.scan(frames, |_| false, see);
+        scanned.expect("a program that runs");
     }
     found.sort_by_key(|folio| folio.index);
     found
@@ -58,13 +57,11 @@ fn frames_of(memory: &[u8]) -> BTreeSet<u64> {
     let pagemap = File::open("/proc/self/pagemap").expect("our own");
     let mut entries = vec![0; memory.len() / PAGE_SIZE as usize * 8];
     let first = memory.as_ptr() as u64 / PAGE_SIZE + 1;
-    pagemap
-        .read_exact_at(&mut entries, first * 8)
-        .expect("our own");
+    let read = pagemap.read_exact_at(&mut entries, first * 8);
+    read.expect("our own");
     let entries = entries.as_chunks::<8>().0.iter();
-    entries
-        .map(|entry| u64::from_ne_bytes(*entry) & ((1 << 55) - 1))
-        .collect()
+    let frames = entries.map(|entry| u64::from_ne_bytes(*entry) & ((1 << 55) - 1));
+    frames.collect()
 }
 
 /// Returns the group of frames scanned together that holds most of `frames`, and their number.
@@ -78,13 +75,11 @@ fn fullest_chunk(frames: &BTreeSet<u64>) -> (Range<u64>, usize) {
 
 /// Counts the frames of a group, one of which represents all if the group is assumed to be anonymous.
 fn nr_speakers(memmap: &mut Memmap, chunk: &Range<u64>) -> usize {
-    let scans = 0..SCANNED_TOGETHER;
-    scans
-        .filter(|_| {
-            let read = memmap.scan(chunk.clone(), |_| true, |_| ());
-            read.expect("a program that runs") == 1
-        })
-        .count()
+    let speaks = |_: &u64| {
+        let read = memmap.scan(chunk.clone(), |_| true, |_| ());
+        read.expect("a program that runs") == 1
+    };
+    (0..SCANNED_TOGETHER).filter(speaks).count()
 }
 
 #[test]
@@ -166,7 +161,7 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     let mounts = Mounts::read().expect("mounts");
     let found = facts();
     assert_eq!((found.size, found.nr_pages), (MIB, 256));
-    assert_eq!((found.kind(), found.nr_links), (CacheFileKind::File, 1));
+    assert_eq!((found.kind(), found.nr_links), (CachedKind::File, 1));
     assert_eq!(mounts.name(&found).as_deref(), Some(path.as_path()));
     let group = folios_group(&mut Memmap::new().expect("as before"), &ours);
     assert!(group.is_none_or(|id| id > 0));
@@ -183,11 +178,9 @@ fn a_file_is_opened_by_its_name_or_number_and_only_if_it_is_the_same() {
     assert_eq!(mounts.name(&found).as_deref(), Some(moved.as_path()));
     fs::remove_file(&moved).expect("removed");
     let found = facts();
-    assert_eq!(found.kind(), CacheFileKind::Deleted);
-    assert!(matches!(
-        file::open(&found, &mounts),
-        Err(Unopenable::Deleted)
-    ));
+    assert_eq!(found.kind(), CachedKind::Deleted);
+    let gone = file::open(&found, &mounts);
+    assert!(matches!(gone, Err(Unopenable::Deleted)));
 }
 
 #[test]
@@ -199,9 +192,8 @@ fn a_sparse_files_pages_are_listed_in_their_places() {
     let file = File::create_new(&path).expect("a new file");
     let places = [0, 5, 63, 64, 4095, 4096, (1 << 18) + 7, (1 << 26) + 9];
     for page in places {
-        let at = page * PAGE_SIZE;
-        file.write_all_at(&[1; PAGE_SIZE as usize], at)
-            .expect("room");
+        let written = file.write_all_at(&[1; PAGE_SIZE as usize], page * PAGE_SIZE);
+        written.expect("room");
     }
     let mapping = memmap.mapping_of(file.as_fd()).expect("our file");
     let mut listed = |pages: std::ops::Range<u64>| {
@@ -211,9 +203,8 @@ fn a_sparse_files_pages_are_listed_in_their_places() {
             found.extend(all);
             std::ops::ControlFlow::Continue(())
         };
-        memmap
-            .list(mapping, pages, usize::MAX, see)
-            .expect("a program that runs");
+        let listed = memmap.list(mapping, pages, usize::MAX, see);
+        listed.expect("a program that runs");
         found
     };
     assert_eq!(listed(0..u64::MAX), places);
@@ -221,26 +212,22 @@ fn a_sparse_files_pages_are_listed_in_their_places() {
     let whole = cached_file(directory.path(), "whole", 8);
     let mapping = memmap.mapping_of(whole.as_fd()).expect("our file");
     let mut pages = 0;
-    memmap
-        .list(mapping, 100..300, usize::MAX, |folios| {
-            assert!(
-                folios
-                    .windows(2)
-                    .all(|f| f[0].index + f[0].nr_pages() == f[1].index)
-            );
-            assert!(folios[0].index <= 100, "the one that begins before it");
-            pages += folios.iter().map(CachedFolio::nr_pages).sum::<u64>();
-            std::ops::ControlFlow::Continue(())
-        })
-        .expect("a program that runs");
+    let see = |folios: &[CachedFolio]| {
+        let mut pairs = folios.windows(2);
+        assert!(pairs.all(|f| f[0].index + f[0].nr_pages() == f[1].index));
+        assert!(folios[0].index <= 100, "the one that begins before it");
+        pages += folios.iter().map(CachedFolio::nr_pages).sum::<u64>();
+        std::ops::ControlFlow::Continue(())
+    };
+    let listed = memmap.list(mapping, 100..300, usize::MAX, see);
+    listed.expect("a program that runs");
     assert!(pages >= 200, "{pages}");
 }
 
 fn folios_group(memmap: &mut Memmap, file: &File) -> Option<u64> {
     let folio = *folios(memmap, file).first()?;
-    memmap
-        .group_ids(&[folio.group])
-        .expect("a program that runs")[0]
+    let ids = memmap.group_ids(&[folio.group]);
+    ids.expect("a program that runs")[0]
 }
 
 #[test]
@@ -250,11 +237,9 @@ fn a_file_that_is_truncated_meanwhile_harms_nobody() {
     let directory = directory();
     let file = cached_file(directory.path(), "file", 4);
     let found = folios(&mut memmap, &file);
-    let writable = File::options()
-        .write(true)
-        .open(directory.path().join("file"))
-        .expect("our file");
-    writable.set_len(MIB).expect("shorter");
+    let path = directory.path().join("file");
+    let writable = File::options().write(true).open(path);
+    writable.expect("our file").set_len(MIB).expect("shorter");
     let mut clearer = Clearer::new().expect("root");
     clearer.add(&file, &found).expect("some of it is there");
     clearer.flush().expect("our own memory");

@@ -7,13 +7,16 @@ use isotherm_linux::process::Process;
 
 use crate::common::{BLOCKS, ME, Memory, beside_others, probe};
 
+fn sample(address: u64) -> Sample {
+    Sample {
+        target: ME,
+        address,
+    }
+}
+
 fn pages(memory: &Memory, pages: impl Iterator<Item = u64>) -> Vec<Sample> {
-    pages
-        .map(|p| Sample {
-            target: ME,
-            address: memory.range().start + p * PAGE_SIZE,
-        })
-        .collect()
+    let start = memory.range().start;
+    pages.map(|p| sample(start + p * PAGE_SIZE)).collect()
 }
 
 #[test]
@@ -45,16 +48,9 @@ fn locked_pages_are_unknown_and_unmapped_ones_idle() {
     let samples = pages(&memory, [6, 7, 8].into_iter());
     probe.arm(&samples).expect("arm");
     probe.check(&mut touches).expect("check");
-    assert_eq!(
-        touches,
-        [Touch::Idle, Touch::Unknown(Gap::Unclearable), Touch::Idle]
-    );
-    probe
-        .arm(&[Sample {
-            target: ME,
-            address: PAGE_SIZE,
-        }])
-        .expect("arm");
+    let unknown = Touch::Unknown(Gap::Unclearable);
+    assert_eq!(touches, [Touch::Idle, unknown, Touch::Idle]);
+    probe.arm(&[sample(PAGE_SIZE)]).expect("arm");
     probe.check(&mut touches).expect("check");
     assert_eq!(touches, [Touch::Idle], "nothing is there, and nothing came");
 }
@@ -73,18 +69,13 @@ fn whole_tables_tell_the_same_as_samples() {
         memory.write(page, 1);
     }
     let mut facts: Vec<BlockFacts> = Vec::new();
-    assert!(
-        probe
-            .read_blocks(ME, &blocks, |block| facts.push(block))
-            .expect("read")
-    );
+    let are_read = probe.read_blocks(ME, &blocks, |block| facts.push(block));
+    assert!(are_read.expect("read"));
     let accessed: u32 = facts[0].accessed.iter().map(|word| word.count_ones()).sum();
     assert_eq!(facts[0].present, [u64::MAX; 8]);
     assert_eq!(facts[0].accessed[0], 1 << 5);
-    assert_eq!(
-        (facts[0].accessed[1], facts[0].accessed[7], accessed),
-        (1, 1 << 63, 3)
-    );
+    assert_eq!(facts[0].accessed[1], 1);
+    assert_eq!((facts[0].accessed[7], accessed), (1 << 63, 3));
     assert!(facts[1..].iter().all(|f| f.accessed == [0; 8]));
 }
 
@@ -92,19 +83,14 @@ fn whole_tables_tell_the_same_as_samples() {
 fn the_end_of_a_target_is_unknown_not_idle() {
     let _turn = beside_others();
     let Some(mut probe) = probe() else { return };
-    let mut child = std::process::Command::new("sleep")
-        .arg("100")
-        .spawn()
-        .expect("sleep(1)");
+    let child = std::process::Command::new("sleep").arg("100").spawn();
+    let mut child = child.expect("sleep(1)");
     let target = TargetId(1);
-    probe
-        .add(target, Process::open(child.id()).expect("it runs"))
-        .expect("its tables");
-    let stack = probe
-        .process(target)
-        .and_then(|p| p.mappings().ok())
-        .and_then(|maps| maps.into_iter().find(|m| &*m.name == "[stack]"))
-        .expect("a stack");
+    let process = Process::open(child.id()).expect("it runs");
+    probe.add(target, process).expect("its tables");
+    let maps = probe.process(target).and_then(|p| p.mappings().ok());
+    let mut maps = maps.expect("its mappings").into_iter();
+    let stack = maps.find(|m| &*m.name == "[stack]").expect("a stack");
     let sample = Sample {
         target,
         address: stack.range.end - PAGE_SIZE,

@@ -305,10 +305,7 @@ mod tests {
 
     #[test]
     fn what_fits_goes_together() {
-        let plan = [
-            operation(Action::Pageout, 0, 10),
-            operation(Action::Pageout, 20, 30),
-        ];
+        let plan = [(0, 10), (20, 30)].map(|(start, end)| operation(Action::Pageout, start, end));
         assert_eq!(batches(&plan, 64 * MIB), [[(0, 10), (20, 30)]]);
         assert_eq!(batches(&plan, 20 * MIB), [[(0, 10), (20, 30)]]);
         let two = [plan[0].clone(), operation(Action::Cold, 20, 30)];
@@ -317,10 +314,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_cut_at_blocks() {
-        let plan = [
-            operation(Action::Pageout, 1, 12),
-            operation(Action::Pageout, 20, 23),
-        ];
+        let plan = [(1, 12), (20, 23)].map(|(start, end)| operation(Action::Pageout, start, end));
         let wanted = [vec![(1, 6)], vec![(6, 10)], vec![(10, 12), (20, 23)]];
         assert_eq!(batches(&plan, 5 * MIB), wanted);
     }

@@ -128,10 +128,7 @@ mod tests {
     /// If no CPU is known to be idle, acting takes its time from the targets.
     #[test]
     fn a_loss_that_is_used_up_binds() {
-        let mut context = pending(GuardLimits {
-            max_slowdown: Some(0.01),
-            ..GuardLimits::default()
-        });
+        let mut context = pending(GuardLimits::of_slowdown(0.01));
         let signals = GuardSignals {
             slowdown: Some(0.0),
             waited: Some(Nanos(0)),

@@ -301,7 +301,7 @@ impl Context {
         facts.backoff = self.guard.backoff();
         for snapshot in snapshots {
             self.guard.look(snapshot);
-            if snapshot.idle_ends.is_some() {
+            if snapshot.age_ends.is_some() {
                 let target = snapshot.target;
                 let least = self.guard.least_age(target);
                 facts.out_age.extend(least.map(|least| (target, least)));

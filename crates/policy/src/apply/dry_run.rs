@@ -238,13 +238,8 @@ mod tests {
     fn snapshot(regions: &[(u64, u64, Option<f32>)]) -> Snapshot {
         let region = |&(start, end, nr_accesses): &(u64, u64, Option<f32>)| {
             let range = range(start, end);
-            RegionSnapshot {
-                range,
-                nr_accesses,
-                age: 9,
-                age_ns: Nanos(9),
-                memory: Some(RegionMemory::resident(range.len() / 2)),
-            }
+            let region = RegionSnapshot::new(range, nr_accesses).aged(9, Nanos(9));
+            region.holding(RegionMemory::resident(range.len() / 2))
         };
         Snapshot {
             nr_samples: 20,

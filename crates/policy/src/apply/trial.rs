@@ -275,11 +275,7 @@ mod tests {
     /// Returns the blocks of 512 that are huge in the end. As all of them become huge, the speed grows by `factor`. It
     /// is higher and lower by `noise` in turns. The target has lived for `lived_s` at the start.
     fn huge_of(factor: f64, noise: f64, lived_s: u64) -> usize {
-        let limits = GuardLimits {
-            max_slowdown: Some(0.01),
-            ..GuardLimits::default()
-        };
-        let mut guard = Guard::new(limits);
+        let mut guard = Guard::new(GuardLimits::of_slowdown(0.01));
         guard.grant(Nanos(0), Nanos::from_millis(1000 * lived_s));
         let (mut trial, mut huge) = (Trial::default(), BTreeSet::new());
         for half_second in 1..240_u32 {

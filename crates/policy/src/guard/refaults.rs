@@ -196,12 +196,7 @@ mod tests {
         let nr_accesses = if is_accessed { 1.0 } else { 0.0 };
         let range = AddressRange::new(0, 100 * BLOCK_SIZE);
         let region = RegionSnapshot::new(range, Some(nr_accesses));
-        Snapshot {
-            target: TARGET,
-            end: second(now),
-            regions: vec![region],
-            ..Snapshot::default()
-        }
+        Snapshot::new(TARGET, (Nanos(0), second(now)), 0, vec![region])
     }
 
     /// Returns how often a block is paged out and read back in `seconds`. It is touched every `period` seconds, and a

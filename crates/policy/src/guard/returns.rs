@@ -27,7 +27,7 @@ const AGES: usize = 32;
 
 /// Pages a second by target and idle time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Returns {
+pub struct Returns {
     targets: BTreeMap<TargetId, Rates>,
 }
 
@@ -42,7 +42,7 @@ struct Rates {
 
 impl Returns {
     /// Takes in the idle times that ended in a snapshot's interval.
-    pub(super) fn observe(&mut self, snapshot: &Snapshot, ends: &IdleEnds) {
+    pub fn observe(&mut self, snapshot: &Snapshot, ends: &IdleEnds) {
         let seconds = snapshot.end.since(snapshot.start).as_secs_f64();
         let weight = libm::pow(0.5, seconds / HALVE_AFTER);
         let rates = self.targets.entry(snapshot.target).or_default();
@@ -53,32 +53,50 @@ impl Returns {
         }
     }
 
-    /// Returns the least idle time from which on memory of `target` returns at no more than `pages_per_s`.
-    pub(super) fn least_age(&self, target: TargetId, pages_per_s: f64) -> Nanos {
-        let Some(rates) = self.targets.get(&target) else {
-            return Nanos(0);
-        };
-        let mut shorter = 0.0;
-        for (age, pages) in rates.pages.iter().enumerate() {
-            let is_known = rates.watched.0 >= 4 * seconds_of(age).0;
-            let pages = if is_known {
-                *pages
-            } else {
-                pages.max(shorter / std::f64::consts::SQRT_2)
-            };
-            if pages <= pages_per_s * rates.seconds {
-                return if age == 0 { Nanos(0) } else { seconds_of(age) };
+    /// Returns the longest time for which one of `targets` has been watched.
+    pub fn watched(&self, targets: impl IntoIterator<Item = TargetId>) -> Nanos {
+        let known = targets.into_iter().filter_map(|of| self.targets.get(&of));
+        known.map(|rates| rates.watched).max().unwrap_or_default()
+    }
+
+    /// Returns the least idle time from which on memory of `targets` returns at no more than `pages_per_s`, all of them
+    /// together. Returns `None` if nothing is known of any of them.
+    pub fn least_age(
+        &self,
+        targets: impl IntoIterator<Item = TargetId>,
+        pages_per_s: f64,
+    ) -> Option<Nanos> {
+        let known = targets.into_iter().filter_map(|of| self.targets.get(&of));
+        let mut known: Vec<(&Rates, f64)> = known
+            .filter(|rates| rates.seconds > 0.0)
+            .map(|rates| (rates, 0.0))
+            .collect();
+        (!known.is_empty()).then_some(())?;
+        for age in 0..AGES {
+            let pages: f64 = known
+                .iter_mut()
+                .map(|(rates, shorter)| {
+                    let mut pages = rates.pages[age] / rates.seconds;
+                    if rates.watched.0 < 4 * seconds_of(age).0 {
+                        pages = pages.max(*shorter / std::f64::consts::SQRT_2);
+                    }
+                    *shorter = pages;
+                    pages
+                })
+                .sum();
+            if pages <= pages_per_s {
+                return Some(if age == 0 { Nanos(0) } else { seconds_of(age) });
             }
-            shorter = pages;
         }
-        seconds_of(rates.pages.len())
+        Some(seconds_of(AGES))
     }
 
     pub(super) fn nr_targets(&self) -> usize {
         self.targets.len()
     }
 
-    pub(super) fn forget(&mut self, target: TargetId) {
+    /// Forgets a target that exited.
+    pub fn forget(&mut self, target: TargetId) {
         self.targets.remove(&target);
     }
 }
@@ -102,19 +120,16 @@ mod tests {
         (0..200).for_each(|_| ends.add(Nanos::from_millis(20_000)));
         (0..2).for_each(|_| ends.add(Nanos::from_millis(120_000)));
         for n in 0..300 {
-            let snapshot = Snapshot {
-                target: TARGET,
-                start: second(2 * n),
-                end: second(2 * n + 2),
-                ..Snapshot::default()
-            };
+            let times = (second(2 * n), second(2 * n + 2));
+            let snapshot = Snapshot::new(TARGET, times, 0, Vec::new());
             returns.observe(&snapshot, &ends);
         }
-        let least = |per_s: f64| returns.least_age(TARGET, per_s).0 / 1_000_000_000;
+        let of = |target, per_s| returns.least_age([target], per_s);
+        let least = |per_s: f64| of(TARGET, per_s).expect("known").0 / 1_000_000_000;
         assert_eq!([least(2000.0), least(500.0), least(102.0)], [0, 4, 4]);
         assert_eq!([least(100.0), least(1.5), least(0.3)], [22, 32, 128]);
-        assert_eq!(returns.least_age(TargetId(0), 1.0), Nanos(0), "unknown");
+        assert_eq!(of(TargetId(0), 1.0), None, "unknown");
         returns.forget(TARGET);
-        assert_eq!(returns.least_age(TARGET, 1.0), Nanos(0));
+        assert_eq!(returns.least_age([TARGET], 1.0), None);
     }
 }

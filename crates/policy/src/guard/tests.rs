@@ -132,10 +132,7 @@ fn slowed(waited_ms: u64) -> GuardSignals {
 }
 
 fn by_slowdown(share: f64) -> Guard {
-    Guard::new(GuardLimits {
-        max_slowdown: Some(share),
-        ..GuardLimits::default()
-    })
+    Guard::new(GuardLimits::of_slowdown(share))
 }
 
 #[test]
@@ -180,12 +177,8 @@ fn loss_stays_within_what_is_allowed_whatever_the_period_of_bursts() {
         let (mut guard, mut out, mut lost) = (by_slowdown(0.01), 0_u64, 0);
         for n in 0..SECONDS {
             // A burst brings 200 MiB back, at 15 us a page.
-            let is_burst = n % period == 0;
-            let back = if is_burst {
-                std::mem::take(&mut out)
-            } else {
-                0
-            };
+            let bursts = n % period == 0;
+            let back = if bursts { std::mem::take(&mut out) } else { 0 };
             let waited_ms = back * 15 / 4096 / 1000;
             lost += waited_ms;
             see(&mut guard, n, slowed(waited_ms));
@@ -248,11 +241,9 @@ fn what_one_pool_costs_does_not_hold_up_the_other() {
 #[test]
 fn a_debt_closes_both_pools() {
     let mut guard = by_slowdown(0.01);
-    let pools = Pools {
-        page_cache: Some(GIB),
-        cache_share: Some(1.0),
-        ..Pools::processes(GIB)
-    };
+    let mut pools = Pools::processes(GIB);
+    pools.page_cache = Some(GIB);
+    pools.cache_share = Some(1.0);
     guard.observe(second(0), slowed(0), pools);
     guard.observe(second(1), slowed(600), pools);
     assert!(guard.is_resting());

@@ -34,7 +34,7 @@ use super::charge::QuotaState;
 use super::check::{SchemeError, check};
 use super::facts::{Metric, SystemFacts, metrics_of};
 use super::state::State;
-use super::stats::{Stats, TriedRegion};
+use super::stats::Stats;
 use super::{AccessPattern, Action, Scheme, walk};
 use crate::port::{Operation, Outcome};
 use isotherm_engine::address::{AddressRange, BLOCK_SIZE, Nanos};
@@ -136,12 +136,7 @@ impl SchemeEngine {
         }
         self.predicted = system.out_age.keys().copied().collect();
         coldest_first(&mut planned);
-        let planned = planned.into_iter();
-        let take = |(operation, tried): (Operation, TriedRegion)| {
-            self.states[operation.scheme].tried.push(tried);
-            operation
-        };
-        planned.map(take).collect()
+        planned
     }
 
     /// Takes in the outcomes of planned `operations`: all of the last plan, or those that were executed. They are in
@@ -274,11 +269,6 @@ impl SchemeEngine {
         self.states.get(scheme).map(|state| &state.stats)
     }
 
-    /// Returns the regions that a scheme's last application tried, in the order of addresses.
-    pub fn tried_regions(&self, scheme: usize) -> &[TriedRegion] {
-        self.states.get(scheme).map_or(&[], |state| &state.tried)
-    }
-
     /// Returns the state of each scheme.
     pub fn status(&self) -> impl ExactSizeIterator<Item = SchemeStatus<'_>> {
         self.states.iter().map(|state| SchemeStatus {
@@ -328,12 +318,12 @@ impl SchemeEngine {
 /// Ages are compared by powers of two. Within one class, page-outs of whole 2 MiB blocks come before scattered pages.
 /// Those take several times as long a page, and that time from their target (`isotherm_linux::act`). Whole blocks thus
 /// free more memory for the same loss.
-fn coldest_first(planned: &mut [(Operation, TriedRegion)]) {
+fn coldest_first(planned: &mut [Operation]) {
     let age = |operation: &Operation| {
         let seconds = operation.age.as_secs_f64() as u64;
         Reverse(seconds.checked_ilog2())
     };
-    planned.sort_by_cached_key(|(operation, _)| {
+    planned.sort_by_cached_key(|operation| {
         let is_paged_out = operation.action == Action::Pageout && operation.idle_only;
         let is_sorted = is_paged_out || operation.pages.is_some();
         let is_scattered = operation.pages.is_some() || operation.range.len() < BLOCK_SIZE;

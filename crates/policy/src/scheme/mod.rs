@@ -39,7 +39,7 @@ pub use filter::{Filter, FilterKind, OpsFilter};
 pub use goal::GoalState;
 pub use pattern::{AccessPattern, Age, Bounds, Frequency};
 pub use quota::{FailCharge, Goal, GoalMetric, Quota, Tuner, Weights};
-pub use stats::{Stats, TriedRegion};
+pub use stats::Stats;
 pub use watermark::{WatermarkMetric, Watermarks};
 
 /// An action for memory with an access pattern, with its limits and conditions.

@@ -93,13 +93,9 @@ impl IdlePart {
         let range = span(block.block, &pages)?;
         let age_ns = block.mean_age(&pages);
         let age = age_ns.0.checked_div(interval.0).unwrap_or(0);
-        let region = RegionSnapshot {
-            range,
-            nr_accesses: Some(0.0),
-            age: u32::try_from(age).unwrap_or(u32::MAX),
-            age_ns,
-            memory: Some(RegionMemory::resident(bits::bytes(&pages))),
-        };
+        let age = u32::try_from(age).unwrap_or(u32::MAX);
+        let region = RegionSnapshot::new(range, Some(0.0)).aged(age, age_ns);
+        let region = region.holding(RegionMemory::resident(bits::bytes(&pages)));
         Some(Self {
             block: block.block,
             pages,

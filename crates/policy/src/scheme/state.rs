@@ -1,4 +1,4 @@
-//! A scheme and its state: what it charged, counted and tried.
+//! A scheme and its state: what it charged and counted.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::goal::GoalState;
 use super::pages::{idle_parts, interval_of};
 use super::pattern::PatternForSamples;
 use super::priority::{self, Histogram, SCORE_MAX};
-use super::stats::{Stats, TriedRegion};
+use super::stats::Stats;
 use super::watermark::WatermarkState;
 use super::{Destination, Order, Scheme};
 use crate::port::{Operation, Outcome};
@@ -30,11 +30,8 @@ pub(super) struct State {
     pub(super) watermark: WatermarkState,
     /// Time of its next application; `None` before its first snapshot, or without an interval.
     pub(super) next_apply: Option<Nanos>,
-    pub(super) tried: Vec<TriedRegion>,
     /// Memory that matched at the last application, and that was left because it would be read back too soon.
     pub(super) withheld_bytes: u64,
-    /// Number of `tried` regions with known outcomes, which arrive in the order of `tried`.
-    nr_accounted: usize,
 }
 
 fn destinations_of(scheme: &Scheme) -> Arc<[Destination]> {
@@ -56,9 +53,7 @@ impl State {
             charge: Charge::default(),
             watermark: WatermarkState::OPEN,
             next_apply: None,
-            tried: Vec::new(),
             withheld_bytes: 0,
-            nr_accounted: 0,
         }
     }
 
@@ -102,9 +97,7 @@ impl State {
     }
 
     pub(super) fn begin(&mut self, now: Nanos, snapshots: &[Snapshot], system: &SystemFacts) {
-        self.tried.clear();
         self.withheld_bytes = 0;
-        self.nr_accounted = 0;
         let quota = &self.scheme.quota;
         let is_exceeded = self.charge.roll(quota, self.index, now, system);
         self.stats.qt_exceeds += u64::from(is_exceeded);
@@ -182,14 +175,6 @@ impl State {
         let fail_charge = self.scheme.quota.fail_charge;
         self.charge
             .charge_reserved(fail_charge, bytes, outcome.applied, outcome.took);
-        let is_it = |tried: &TriedRegion| {
-            (tried.target, tried.range) == (operation.target, operation.range)
-        };
-        if let Some(at) = self.tried[self.nr_accounted..].iter().position(is_it) {
-            let at = self.nr_accounted + at;
-            self.tried[at].sz_filter_passed = Some(outcome.filter_passed);
-            self.nr_accounted = at + 1;
-        }
     }
 
     /// Returns the operation on a range of a target; `verdict` is of the scheme's filters.

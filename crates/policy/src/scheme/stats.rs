@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::port::{Operation, Outcome, Refusal};
 use isotherm_engine::NodeMoves;
-use isotherm_engine::address::{AddressRange, Nanos};
-use isotherm_engine::snapshot::TargetId;
+use isotherm_engine::address::Nanos;
 
 /// Counters of one scheme; they only grow. `nr` counts regions, `sz` bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,19 +50,4 @@ impl Stats {
             *self.refused.entry(refusal).or_default() += bytes;
         }
     }
-}
-
-/// A region, or a part of one, that a scheme's last application asked to act on.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct TriedRegion {
-    /// Target that the region belongs to.
-    pub target: TargetId,
-    pub range: AddressRange,
-    /// Accesses seen in the aggregation interval.
-    pub nr_accesses: f32,
-    /// Age in aggregation intervals at that time.
-    pub age: u32,
-    /// Bytes that passed the operation's filters; `None` until its outcome is known.
-    pub sz_filter_passed: Option<u64>,
 }

@@ -15,7 +15,6 @@ use super::pages::{IdlePart, WalkedPages, idle_parts, span};
 use super::pattern::PatternForSamples;
 use super::priority;
 use super::state::State;
-use super::stats::TriedRegion;
 use super::{Action, Scheme};
 use crate::port::Operation;
 use isotherm_engine::address::{AddressRange, Nanos, PAGE_SIZE};
@@ -25,7 +24,7 @@ use isotherm_engine::snapshot::{RegionSnapshot, Snapshot, TargetId};
 pub(super) struct Walk<'a> {
     target: TargetId,
     nr_samples: u32,
-    operations: &'a mut Vec<(Operation, TriedRegion)>,
+    operations: &'a mut Vec<Operation>,
     pages: WalkedPages<'a>,
     /// Second parts of divided regions, the next one last, each with the turn that divided it.
     rest: Vec<(usize, RegionSnapshot)>,
@@ -39,7 +38,7 @@ pub(super) fn walk<'a>(
     snapshot: &'a Snapshot,
     asked: Asked,
     live: &mut [&mut State],
-    operations: &'a mut Vec<(Operation, TriedRegion)>,
+    operations: &'a mut Vec<Operation>,
 ) {
     let Some(last) = last_region(snapshot) else {
         return;
@@ -172,7 +171,7 @@ impl Walk<'_> {
             age: region.age_ns,
             ..state.operation(self.target, region.range, verdict)
         };
-        self.push(state, operation, region);
+        self.push(state, operation);
         if state.scheme.action != Action::Stat {
             region.age = 0;
             region.age_ns = Nanos(0);
@@ -180,20 +179,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds an operation on memory of `region`, and reserves its bytes.
-    fn push(&mut self, state: &mut State, operation: Operation, region: &RegionSnapshot) {
-        let range = operation.range;
-        let end = (self.target, range.end);
+    /// Adds an operation, and reserves its bytes.
+    fn push(&mut self, state: &mut State, operation: Operation) {
+        let end = (self.target, operation.range.end);
         state.charge.reserve(operation.bytes, end);
-        let tried = TriedRegion {
-            target: self.target,
-            range,
-            // Only regions with known accesses match.
-            nr_accesses: region.nr_accesses.unwrap_or(0.0),
-            age: region.age,
-            sz_filter_passed: None,
-        };
-        self.operations.push((operation, tried));
+        self.operations.push(operation);
     }
 
     /// Divides `region`: the part from `address` on has its turn next.
@@ -252,7 +242,7 @@ impl Walk<'_> {
                 pages: Some(Box::new(pages)),
                 ..state.operation(self.target, span, verdict)
             };
-            self.push(state, operation, &part.region);
+            self.push(state, operation);
             if state.scheme.action != Action::Stat {
                 self.pages.take(part.block, &pages);
             }

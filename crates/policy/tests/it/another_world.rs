@@ -57,19 +57,13 @@ impl Platform for Pages {
 
 #[test]
 fn schemes_act_in_a_world_of_a_few_lines() {
-    let region = |pages: (u64, u64), nr_accesses| RegionSnapshot {
-        range: AddressRange::new(pages.0 * PAGE_SIZE, pages.1 * PAGE_SIZE),
-        nr_accesses: Some(nr_accesses),
-        age: 3,
-        age_ns: Nanos(15_000_000_000),
-        memory: None,
+    let region = |pages: (u64, u64), nr_accesses| {
+        let range = AddressRange::new(pages.0 * PAGE_SIZE, pages.1 * PAGE_SIZE);
+        RegionSnapshot::new(range, Some(nr_accesses)).aged(3, Nanos(15_000_000_000))
     };
-    let snapshot = Snapshot {
-        end: Nanos(20_000_000_000),
-        nr_samples: 20,
-        regions: vec![region((0, 8), 20.0), region((8, 16), 0.0)],
-        ..Snapshot::default()
-    };
+    let regions = vec![region((0, 8), 20.0), region((8, 16), 0.0)];
+    let times = (Nanos(0), Nanos(20_000_000_000));
+    let snapshot = Snapshot::new(TargetId(0), times, 20, regions);
     let idle = AccessPattern {
         nr_accesses: Bounds::new(Frequency::Percent(0.0), Frequency::Percent(0.0)),
         age: Bounds {

@@ -105,10 +105,7 @@ fn a_process_that_ends_ends_the_loop() {
 fn no_more_is_done_than_the_guard_allows() {
     let range = AddressRange::new(0, 1 << 30);
     let operation = Operation::on(Action::Pageout, TARGET, range);
-    let mut guard = Guard::new(GuardLimits {
-        max_slowdown: Some(0.01),
-        ..GuardLimits::default()
-    });
+    let mut guard = Guard::new(GuardLimits::of_slowdown(0.01));
     let signals = GuardSignals {
         slowdown: Some(0.0),
         ..GuardSignals::default()

@@ -122,22 +122,13 @@ fn snapshots_of(memory: &Memory, now: u64) -> Vec<Snapshot> {
         let region_of = |&(gap, nr, nr_accesses, age): &(u64, u64, u32, u32)| {
             let range = range_of_pages(at + gap, nr);
             at += gap + nr;
-            RegionSnapshot {
-                range,
-                nr_accesses: (nr_accesses <= NR_SAMPLES).then_some(nr_accesses as f32),
-                age,
-                age_ns: Nanos(u64::from(age) * SECOND.0),
-                memory: None,
-            }
+            let nr_accesses = (nr_accesses <= NR_SAMPLES).then_some(nr_accesses as f32);
+            let age_ns = Nanos(u64::from(age) * SECOND.0);
+            RegionSnapshot::new(range, nr_accesses).aged(age, age_ns)
         };
-        Snapshot {
-            target: TargetId(target),
-            start: Nanos((now - 1) * SECOND.0),
-            end: Nanos(now * SECOND.0),
-            nr_samples: NR_SAMPLES,
-            regions: regions.iter().map(region_of).collect(),
-            ..Snapshot::default()
-        }
+        let times = (Nanos((now - 1) * SECOND.0), Nanos(now * SECOND.0));
+        let regions = regions.iter().map(region_of).collect();
+        Snapshot::new(TargetId(target), times, NR_SAMPLES, regions)
     };
     memory.iter().zip(0..).map(snapshot_of).collect()
 }
@@ -188,10 +179,8 @@ fn check_place(
     // Earlier schemes may have divided the region, and restarted its age.
     let mut part = *region;
     part.range = operation.range;
-    let mut pattern = AccessPattern {
-        size: AccessPattern::ANY.size,
-        ..scheme.pattern
-    };
+    let mut pattern = scheme.pattern;
+    pattern.size = AccessPattern::ANY.size;
     if operation.scheme > 0 {
         pattern.age = AccessPattern::ANY.age;
     }
@@ -328,23 +317,18 @@ proptest! {
 /// acted on.
 #[test]
 fn quotas_and_counters_are_of_memory() {
-    let region = |start: u64, end: u64, resident: u64| RegionSnapshot {
-        range: range_of_pages(start, end - start),
-        nr_accesses: Some(0.0),
-        age: 9,
-        age_ns: Nanos::from_millis(9_000),
-        memory: Some(RegionMemory::resident(resident * PAGE_SIZE)),
+    let region = |start: u64, end: u64, resident: u64| {
+        let region = RegionSnapshot::new(range_of_pages(start, end - start), Some(0.0));
+        let region = region.aged(9, Nanos::from_millis(9_000));
+        region.holding(RegionMemory::resident(resident * PAGE_SIZE))
     };
-    let snapshot = Snapshot {
-        end: Nanos::from_millis(100),
-        nr_samples: 20,
-        regions: vec![
-            region(0, 100, 10),
-            region(200, 900, 0),
-            region(1000, 1100, 50),
-        ],
-        ..Snapshot::default()
-    };
+    let regions = vec![
+        region(0, 100, 10),
+        region(200, 900, 0),
+        region(1000, 1100, 50),
+    ];
+    let times = (Nanos(0), Nanos::from_millis(100));
+    let snapshot = Snapshot::new(TargetId(0), times, 20, regions);
     let mut scheme = Scheme::new(AccessPattern::ANY, Action::Pageout);
     scheme.quota.bytes = 30 * PAGE_SIZE;
     scheme.quota.reset_interval = Nanos::from_millis(1_000);

@@ -82,13 +82,8 @@ mod tests {
         let regions = regions.iter().map(|(start, end, count)| {
             RegionSnapshot::new(AddressRange::new(*start, *end), Some(*count))
         });
-        Snapshot {
-            start: Nanos::from_millis(second * 1000),
-            end: Nanos::from_millis((second + 1) * 1000),
-            nr_samples: 20,
-            regions: regions.collect(),
-            ..Snapshot::default()
-        }
+        let times = [second, second + 1].map(|second| Nanos::from_millis(second * 1000));
+        Snapshot::new(TargetId(0), times.into(), 20, regions.collect())
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::path::Path;
 
-use isotherm_engine::{Nanos, Snapshot, TargetId};
+use isotherm_engine::{Intervals, Nanos, Snapshot, TargetId};
 
 use super::ages::Ages;
 use super::setting::{
-    AGES_SETTING, Intervals, RECORD_SETTING, RecordFields, RecordSetting, SaidIntervals,
+    AGES_SETTING, RECORD_SETTING, RecordFields, RecordSetting, SaidIntervals, nr_samples,
 };
 use super::spool::Spool;
 use crate::convert::{Conversion, ConvertError};
@@ -83,7 +83,7 @@ impl<'a> Collected<'a> {
 
     /// Keeps damo's intervals of a list, or their absence, for the way back.
     pub(crate) fn keep_intervals(&mut self, list: List, said: Option<SaidIntervals>) {
-        let nr_samples = said.as_ref().and_then(|said| said.intervals.nr_samples());
+        let nr_samples = said.as_ref().and_then(|said| nr_samples(said.intervals));
         let target = &mut self.targets[list.target.0 as usize];
         target.said.entry(nr_samples.unwrap_or(0)).or_insert(said);
     }
@@ -151,14 +151,11 @@ impl<'a> Collected<'a> {
         let mut writer = Writer::create(output, &self.header(nr_samples))?;
         for (index, target) in self.targets.iter().enumerate() {
             let start = target.first_start.unwrap_or_default();
+            let time = start - target.interval.unwrap_or_default().min(start);
             let name = target.fields.target_id.as_ref();
-            writer.write(&Item::TargetStart(TargetStart {
-                time: start - target.interval.unwrap_or_default().min(start),
-                target: TargetId(index as u32),
-                pid: 0,
-                name: name.map_or("damo's".to_string(), |id| format!("damo's {id}")),
-                context: None,
-            }))?;
+            let name = name.map_or("damo's".to_string(), |id| format!("damo's {id}"));
+            let start = TargetStart::new(time, TargetId(index as u32), 0, name);
+            writer.write(&Item::TargetStart(start))?;
             self.conversion.items += 1;
         }
         let targets = &self.targets;

@@ -14,9 +14,9 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
-use isotherm_engine::{Nanos, Snapshot};
+use isotherm_engine::{Intervals, Nanos, Snapshot};
 
-use super::setting::{Intervals, RECORD_SETTING, RecordFields, RecordSetting, SaidIntervals};
+use super::setting::{RECORD_SETTING, RecordFields, RecordSetting, SaidIntervals};
 
 use crate::convert::{Conversion, ConvertError};
 use crate::item::{Header, Item};

@@ -7,14 +7,14 @@
 use std::fmt;
 use std::io::Read;
 
-use isotherm_engine::{AddressRange, Nanos, RegionSnapshot, Snapshot};
+use isotherm_engine::{AddressRange, Intervals, Nanos, RegionSnapshot, Snapshot};
 use serde::Deserialize;
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
 use super::collected::{Collected, List};
-use super::setting::{Intervals, RecordFields, SaidIntervals};
+use super::setting::{RecordFields, SaidIntervals, nr_samples};
 use super::text::{Bytes, Microseconds, Nanoseconds, Number};
 
 use crate::convert::{ConvertError, DEFAULT_NR_SAMPLES};
@@ -263,7 +263,7 @@ fn take(
     };
     collected.left_out("scheme statistics", u64::from(damo.damos_stats.is_some()));
     // 0 where it is unknown.
-    let nr_samples = damo.nr_samples.or_else(|| intervals?.nr_samples());
+    let nr_samples = damo.nr_samples.or_else(|| nr_samples(intervals?));
     let nr_samples = nr_samples.unwrap_or(0);
     let interval = intervals.map_or(end.since(start), |i| i.aggregation);
     let nr_regions = damo.regions.len();
@@ -286,14 +286,7 @@ fn take(
         // This is damo's own mark: a last snapshot that only shows the length of the one before.
         return Ok(());
     }
-    let snapshot = Snapshot {
-        target: list.target,
-        start,
-        end,
-        nr_samples,
-        regions,
-        ..Snapshot::default()
-    };
+    let snapshot = Snapshot::new(list.target, (start, end), nr_samples, regions);
     collected.push(list, snapshot)
 }
 

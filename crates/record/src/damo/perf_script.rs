@@ -162,10 +162,9 @@ impl Event {
             let age = numbers.get(1).copied().unwrap_or(0);
             let range = AddressRange::checked(start, end);
             let range = range.ok_or("a region that ends before it starts")?;
-            Some(RegionSnapshot {
-                age: u32::try_from(age).map_err(|_| "an impossible age")?,
-                ..RegionSnapshot::new(range, Some(count as f32))
-            })
+            let age = u32::try_from(age).map_err(|_| "an impossible age")?;
+            let region = RegionSnapshot::new(range, Some(count as f32));
+            Some(region.aged(age, Nanos(0)))
         };
         Ok(Self {
             kind,
@@ -296,14 +295,8 @@ impl Assembly {
         let missing = self.nr_regions - self.regions.len();
         collected.left_out("regions that the trace lost", missing as u64);
         let start = self.first_end.map_or(self.end, |_| self.last_end);
-        let snapshot = Snapshot {
-            target: self.list.target,
-            start,
-            end: self.end,
-            nr_samples: 0,
-            regions: std::mem::take(&mut self.regions),
-            ..Snapshot::default()
-        };
+        let regions = std::mem::take(&mut self.regions);
+        let snapshot = Snapshot::new(self.list.target, (start, self.end), 0, regions);
         collected.push(self.list, snapshot)?;
         self.count_end(self.end);
         Ok(())

@@ -1,6 +1,6 @@
 //! damo's fields that a record keeps in its settings, for the way back.
 
-use isotherm_engine::Nanos;
+use isotherm_engine::Intervals;
 use serde::{Deserialize, Serialize};
 
 /// Prefix of the settings, one for each target, with damo's own fields.
@@ -40,17 +40,7 @@ pub(crate) struct SaidIntervals {
     pub(crate) goal: Option<serde_json::Value>,
 }
 
-/// damo's `intervals`, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Intervals {
-    pub(crate) sample: Nanos,
-    pub(crate) aggregation: Nanos,
-    pub(crate) update: Nanos,
-}
-
-impl Intervals {
-    pub(crate) fn nr_samples(self) -> Option<u32> {
-        let n = self.aggregation.0.checked_div(self.sample.0)?;
-        u32::try_from(n).ok().filter(|n| *n > 0)
-    }
+pub(crate) fn nr_samples(intervals: Intervals) -> Option<u32> {
+    let n = intervals.aggregation.0.checked_div(intervals.sample.0)?;
+    u32::try_from(n).ok().filter(|n| *n > 0)
 }

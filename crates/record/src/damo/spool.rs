@@ -140,20 +140,10 @@ fn decode(file: &mut impl Read) -> io::Result<(Snapshot, u64)> {
         file.read_exact(&mut is_known)?;
         let accesses = f32::from_bits(number(file)?);
         let accesses = (is_known == [1]).then_some(accesses);
-        regions.push(RegionSnapshot {
-            age: number(file)?,
-            age_ns: Nanos(wide(file)?),
-            ..RegionSnapshot::new(AddressRange::new(start, end), accesses)
-        });
+        let region = RegionSnapshot::new(AddressRange::new(start, end), accesses);
+        regions.push(region.aged(number(file)?, Nanos(wide(file)?)));
     }
-    let snapshot = Snapshot {
-        target,
-        start,
-        end,
-        nr_samples,
-        regions,
-        ..Snapshot::default()
-    };
+    let snapshot = Snapshot::new(target, (start, end), nr_samples, regions);
     Ok((snapshot, (HEAD_BYTES + count * REGION_BYTES) as u64))
 }
 

@@ -16,6 +16,7 @@ struct Read {
     header: Header,
     snapshots: Vec<Snapshot>,
     conversion: Conversion,
+    record: Vec<u8>,
 }
 
 fn take(source: Source<&[u8]>) -> Result<Read, ConvertError> {
@@ -27,6 +28,7 @@ fn take(source: Source<&[u8]>) -> Result<Read, ConvertError> {
         header: reader.header().clone(),
         snapshots,
         conversion,
+        record: record.clone(),
     })
 }
 
@@ -53,14 +55,6 @@ fn exported(items: &[Item]) -> (String, Conversion) {
 
 fn json_of(record: &[u8]) -> Value {
     serde_json::from_str(&export(record).0).expect("is JSON")
-}
-
-/// Converts damo's JSON to a record.
-fn imported(text: &str) -> (Vec<u8>, Conversion) {
-    let mut record = Vec::new();
-    let source = Source::Json(text.as_bytes());
-    let conversion = import(source, &std::env::temp_dir(), &mut record).expect("reads");
-    (record, conversion)
 }
 
 /// Returns the items without blocks, because pages listed one by one make hundreds of regions.
@@ -116,11 +110,9 @@ fn fractions_and_odd_nanoseconds_survive() {
 fn another_number_of_checks_is_another_record_of_the_same_target() {
     let mut second = snapshot(0, 1, "[0,4)=9@2");
     second.nr_samples = 40;
-    let items = [
-        snapshot(0, 0, "[0,4)=9@2"),
-        second,
-        snapshot(0, 2, "[0,4)=9@3"),
-    ];
+    let first = snapshot(0, 0, "[0,4)=9@2");
+    let third = snapshot(0, 2, "[0,4)=9@3");
+    let items = [first, second, third];
     let (json, _) = exported(&items.clone().map(Item::Snapshot));
     let value: Value = serde_json::from_str(&json).expect("is JSON");
     let samples = [0, 1].map(|i: usize| value[i]["intervals"]["sample_us"].clone());
@@ -137,12 +129,12 @@ fn what_damo_said_of_a_record_goes_back_to_it() {
         {"start": "4,096", "end": "8,192", "nr_accesses": {"samples": 3, "percent": null},
          "age": {"usec": null, "aggr_intervals": "2"}, "probe_hits": [1, 2], "sz_filter_passed": "4 KiB"}],
         "total_bytes": "4096", "damos_stats": {"nr_tried": 1}, "sample_interval_us": null}]}]"#;
-    let (record, conversion) = imported(text);
-    let left_out = &conversion.left_out.others;
+    let read = take_json(text).expect("reads");
+    let left_out = &read.conversion.left_out.others;
     assert_eq!(left_out["scheme filters"], 1);
     assert_eq!(left_out["scheme statistics"], 1);
     assert_eq!(left_out["probe hits"], 2);
-    let value = json_of(&record);
+    let value = json_of(&read.record);
     assert_eq!(value[0]["kdamond_idx"], json!(1));
     assert_eq!(value[0]["context_idx"], json!(2));
     assert_eq!(value[0]["target_id"], json!(18_446_623_435_582_458_880_u64));
@@ -162,7 +154,8 @@ fn intervals_go_back_as_they_were_said() {
             "end_time": "2000000000", "regions": [{{"start": "4096", "end": "8192",
             "nr_accesses": {{"samples": 3}}, "age": {{"usec": "0", "aggr_intervals": "2"}}}}]}}]}}]"#
         );
-        json_of(&imported(&text).0)[0]["intervals"].clone()
+        let read = take_json(&text).expect("reads");
+        json_of(&read.record)[0]["intervals"].clone()
     };
     let goal =
         json!({"access_bp": "4 %", "aggrs": "3", "min_sample_us": "5 ms", "max_sample_us": "10 s"});
@@ -178,10 +171,8 @@ fn intervals_go_back_as_they_were_said() {
 
 #[test]
 fn updates_may_be_more_often_than_aggregations() {
-    let header = Header {
-        update_interval: Nanos::from_millis(10),
-        ..header()
-    };
+    let mut header = header();
+    header.update_interval = Nanos::from_millis(10);
     let record = write(&header, &[Item::Snapshot(snapshot(0, 0, "[0,4)=9@2"))]);
     let value = json_of(&record);
     assert_eq!(value[0]["intervals"]["ops_update_us"], json!("10000"));
@@ -205,16 +196,17 @@ fn as_many_targets_as_there_are() {
 
 #[test]
 fn a_torn_last_line_is_noted_and_the_rest_kept() {
+    let whole: String = TRACE.split_inclusive('\n').take(2).collect();
     let last = "kdamond.0  4452 [000] 100.300000: damon:damon_aggregated: target_id=18446623435582458880 \
                 nr_regions=1 4096-12288: 20 5";
     for length in 60..last.len() - 2 {
         let torn = &last[..length];
-        let read = take_trace(&format!("{TRACE_WITH_AGES}{torn}")).expect("reads");
+        let read = take_trace(&format!("{whole}{torn}")).expect("reads");
         assert_eq!(read.snapshots.len(), 1, "{torn}");
         let left_out = &read.conversion.left_out.others;
         assert_eq!(left_out["torn last lines"], 1, "{torn}");
     }
-    let read = take_trace(&format!("{TRACE_WITH_AGES}{last}")).expect("reads");
+    let read = take_trace(&format!("{whole}{last}")).expect("reads");
     assert_eq!(read.snapshots.len(), 2);
     assert!(read.conversion.left_out.is_empty());
 }
@@ -262,11 +254,6 @@ kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=184466234355
 kdamond.0  4452 [000] 100.100007: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 8192-12288: 7 4
 kdamond.0  4452 [000] 100.150000: damon:damon_monitor_intervals_tune: sample_us=80000
 kdamond.0  4452 [000] 100.200000: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=1 4096-12288: 20
-";
-
-const TRACE_WITH_AGES: &str = "\
-kdamond.0  4452 [000] 100.100000: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 4096-8192: 0 3
-kdamond.0  4452 [000] 100.100007: damon:damon_aggregated: target_id=18446623435582458880 nr_regions=2 8192-12288: 7 4
 ";
 
 #[test]
@@ -362,20 +349,12 @@ fn traces_say_which_line_is_wrong() {
         ("8192-12288: 7", "8192-x: 7", "broken address"),
         ("100.100007", "99.1", "earlier"),
         ("12288: 7 4", "12288: 7 x", "count"),
-        (
-            "nr_regions=2 8192",
-            "nr_regions=99999999 8192",
-            "number of regions",
-        ),
+        ("2 8192", "99999999 8192", "number of regions"),
     ] {
-        let error = take_trace(&TRACE.replace(from, to))
-            .err()
-            .expect("is wrong");
-        let error = error.to_string();
-        assert!(
-            error.contains("line 2") && error.contains(reason),
-            "{error}"
-        );
+        let error = take_trace(&TRACE.replace(from, to)).err();
+        let error = error.expect("is wrong").to_string();
+        assert!(error.contains("line 2"), "{error}");
+        assert!(error.contains(reason), "{error}");
     }
     assert!(take_trace("hello\n").is_err());
 }

@@ -113,14 +113,9 @@ mod tests {
             let range = AddressRange::new(page << 12, (page + 1) << 12);
             RegionSnapshot::new(range, Some(second as f32))
         };
-        Item::Snapshot(Snapshot {
-            target: TargetId(0),
-            start: Nanos(second * 1_000_000_000),
-            end: Nanos((second + 1) * 1_000_000_000),
-            nr_samples: 200,
-            regions: (0..50).map(region).collect(),
-            ..Snapshot::default()
-        })
+        let times = [second, second + 1].map(|second| Nanos(second * 1_000_000_000));
+        let regions = (0..50).map(region).collect();
+        Item::Snapshot(Snapshot::new(TargetId(0), times.into(), 200, regions))
     }
 
     fn note(second: u64) -> Item {
@@ -148,11 +143,8 @@ mod tests {
         let (from, to) = (Nanos(30_000_000_000), Nanos(33_000_000_000));
         let skipped = index.outside(from, to);
         let left: u64 = skipped.iter().map(|range| range.end - range.start).sum();
-        assert!(
-            left * 10 > bytes.len() as u64 * 8,
-            "{left} of {}",
-            bytes.len()
-        );
+        let length = bytes.len() as u64;
+        assert!(left * 10 > length * 8, "{left} of {length}");
         let part = Reader::open(Skipping::new(Cursor::new(&bytes), skipped)).expect("a record");
         let part: Vec<Item> = part.map(|item| item.expect("whole")).collect();
         let is_in = |item: &&Item| match item {
@@ -162,27 +154,21 @@ mod tests {
         let wanted: Vec<&Item> = all.iter().filter(is_in).collect();
         let found: Vec<&Item> = part.iter().filter(is_in).collect();
         assert_eq!(found, wanted);
-        assert!(
-            part.len() < all.len() / 3,
-            "{} of {}",
-            part.len(),
-            all.len()
-        );
+        let (nr, nr_all) = (part.len(), all.len());
+        assert!(nr < nr_all / 3, "{nr} of {nr_all}");
     }
 
     #[test]
     fn without_skips_it_is_the_same() {
         let bytes = record();
         let mut copy = Vec::new();
-        Skipping::new(Cursor::new(&bytes), Vec::new())
-            .read_to_end(&mut copy)
-            .expect("read");
+        let mut whole = Skipping::new(Cursor::new(&bytes), Vec::new());
+        whole.read_to_end(&mut copy).expect("read");
         assert_eq!(copy, bytes);
         let (begin, end) = (0..3, bytes.len() as u64 - 2..bytes.len() as u64);
         copy.clear();
-        Skipping::new(Cursor::new(&bytes), vec![begin, end])
-            .read_to_end(&mut copy)
-            .expect("read");
+        let mut parts = Skipping::new(Cursor::new(&bytes), vec![begin, end]);
+        parts.read_to_end(&mut copy).expect("read");
         assert_eq!(copy, bytes[3..bytes.len() - 2]);
     }
 }

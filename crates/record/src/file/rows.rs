@@ -71,21 +71,10 @@ impl Rows {
         let time = |column| self.time(self.values::<TimestampNanosecondType>(column)[first]);
         let (start, end) = (time(1)?, time(2)?);
         Ok(Some(if self.kind == Kind::Pages {
-            Item::Pages(PageSnapshot {
-                target,
-                start,
-                end,
-                blocks: self.blocks(rows)?,
-            })
+            Item::Pages(PageSnapshot::new(target, (start, end), self.blocks(rows)?))
         } else {
-            Item::Snapshot(Snapshot {
-                target,
-                start,
-                end,
-                nr_samples: self.values::<UInt32Type>(7)[first],
-                regions: self.regions(rows)?,
-                ..Snapshot::default()
-            })
+            let (nr_samples, regions) = (self.values::<UInt32Type>(7)[first], self.regions(rows)?);
+            Item::Snapshot(Snapshot::new(target, (start, end), nr_samples, regions))
         }))
     }
 
@@ -110,16 +99,10 @@ impl Rows {
             if nr_accesses.is_some_and(|n| !n.is_finite() || n < 0.0) {
                 return Err(self.corrupt(&format!("has a region with {} accesses", values[row])));
             }
-            let memory = memory.map(|parts| memory_of(parts, row));
+            let memory = memory.map(|parts| memory_of(parts, row)).transpose();
             let region = RegionSnapshot {
-                range,
-                nr_accesses,
-                age: age[row],
-                age_ns: Nanos(age_ns[row]),
-                memory: memory
-                    .transpose()
-                    .map_err(|why| self.corrupt(why))?
-                    .flatten(),
+                memory: memory.map_err(|why| self.corrupt(why))?.flatten(),
+                ..RegionSnapshot::new(range, nr_accesses).aged(age[row], Nanos(age_ns[row]))
             };
             check_memory(&region).map_err(|reason| self.corrupt(&reason))?;
             regions.push(region);

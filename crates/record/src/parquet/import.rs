@@ -326,12 +326,8 @@ impl<W: Write> Merge<W> {
             .as_mut()
             .is_some_and(|seen| seen.insert(target));
         if is_new {
-            self.write_item(&Item::TargetStart(TargetStart {
-                time,
-                target,
-                name: "unknown".to_string(),
-                ..TargetStart::default()
-            }))?;
+            let start = TargetStart::new(time, target, 0, "unknown");
+            self.write_item(&Item::TargetStart(start))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{export, import};
 use crate::convert::{Conversion, ConvertError};
-use crate::item::{Header, Item};
+use crate::item::Item;
 use crate::pages::{PageBlock, PageSnapshot};
 use crate::reader::Reader;
 use crate::tests::{by_page, every_item, header, read, snapshot, write};
@@ -61,31 +61,24 @@ fn nothing_is_lost_and_the_order_is_kept() {
 
 #[test]
 fn snapshots_that_lie_across_batches_are_whole_again() {
-    let items: Vec<Item> = (0..7)
-        .map(|tenth| {
-            let mut snapshot = snapshot(0, tenth, "[0,1)=1");
-            let region = snapshot.regions[0];
-            snapshot.regions = (0..5000)
-                .map(|page| {
-                    let mut region = region;
-                    region.range.start = page * 4096;
-                    region.range.end = (page + 1) * 4096;
-                    region
-                })
-                .collect();
-            Item::Snapshot(snapshot)
-        })
-        .collect();
+    let mut items = Vec::new();
+    for tenth in 0..7 {
+        let mut snapshot = snapshot(0, tenth, "[0,1)=1");
+        snapshot.regions = vec![snapshot.regions[0]; 5000];
+        for (page, region) in (0..).zip(&mut snapshot.regions) {
+            region.range.start = page * 4096;
+            region.range.end = (page + 1) * 4096;
+        }
+        items.push(Item::Snapshot(snapshot));
+    }
     let record = write(&header(), &items);
     assert_eq!(read(&there_and_back(&record)).0, items);
 }
 
 #[test]
 fn pages_stay_pages() {
-    let header = Header {
-        settings: [("granularity".to_string(), "page".to_string())].into(),
-        ..header()
-    };
+    let mut header = header();
+    header.settings = [("granularity".to_string(), "page".to_string())].into();
     let block = PageBlock {
         block: 2 << 20,
         present: [7; 8],
@@ -155,16 +148,12 @@ fn a_table_of_bare_rows_says_what_it_lacks() {
         items.iter().filter(of_rows).cloned().collect()
     };
     assert_eq!(snapshots(&items), snapshots(&by_page(every_item())));
-    let started = items
-        .iter()
-        .find(|item| matches!(item, Item::TargetStart(_)));
-    assert!(started.is_some(), "{items:?}");
+    let is_start = |item: &Item| matches!(item, Item::TargetStart(_));
+    assert!(items.iter().any(is_start), "{items:?}");
     let lacks = rewritten(&record, &["nr_accesses"]);
     let error = import(&lacks, Vec::new()).expect_err("lacks a column");
-    assert!(
-        error.to_string().contains("no column nr_accesses"),
-        "{error}"
-    );
+    let said = "no column nr_accesses";
+    assert!(error.to_string().contains(said), "{error}");
 }
 
 #[test]

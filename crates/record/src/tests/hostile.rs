@@ -34,10 +34,8 @@ fn refused(bytes: &[u8], word: &str) {
 
 /// Returns the offsets of a record's messages, the schema first.
 fn message_starts(bytes: &[u8]) -> Vec<usize> {
-    (0..bytes.len() - 4)
-        .step_by(8)
-        .filter(|at| bytes[*at..at + 4] == [0xff; 4])
-        .collect()
+    let words = (0..bytes.len() - 4).step_by(8);
+    words.filter(|at| bytes[*at..at + 4] == [0xff; 4]).collect()
 }
 
 /// Returns `bytes` with every `from` replaced by the equally long `to`.
@@ -104,10 +102,8 @@ fn claims_beyond_the_limits_are_refused_before_memory_is_taken() {
         let mut torn = record.clone();
         torn[at + 4..at + 8].copy_from_slice(&(MAX_METADATA as u32).to_le_bytes());
         let error = exhaust(&torn).1;
-        assert!(
-            matches!(error, None | Some(RecordError::NoHeader { .. })),
-            "{error:?}"
-        );
+        let is_torn = matches!(error, None | Some(RecordError::NoHeader { .. }));
+        assert!(is_torn, "{error:?}");
     }
 }
 
@@ -127,10 +123,8 @@ fn a_decompression_bomb_is_refused() {
             let mut bomb = record.clone();
             bomb[frame - 8..*frame].copy_from_slice(&claimed.to_le_bytes());
             let error = exhaust(&bomb).1;
-            assert!(
-                matches!(error, Some(RecordError::TooLarge { .. })),
-                "{error:?}"
-            );
+            let is_refused = matches!(error, Some(RecordError::TooLarge { .. }));
+            assert!(is_refused, "{error:?}");
         }
     }
     assert!(frames.len() >= 5, "columns of equal values are compressed");
@@ -147,10 +141,8 @@ fn damage_is_found_by_the_checksum_and_what_comes_before_is_read() {
             let mut damaged = record.clone();
             damaged[at] ^= bit;
             let (got, _) = exhaust(&damaged);
-            assert!(
-                items.starts_with(&got),
-                "damage at {at} (messages at {starts:?})"
-            );
+            let is_before = items.starts_with(&got);
+            assert!(is_before, "damage at {at} (messages at {starts:?})");
         }
     }
 }
@@ -167,10 +159,8 @@ fn hostile_headers_are_errors() {
     hostile.push(odd);
     for header in hostile {
         let record = write(&header, &[]);
-        assert_eq!(
-            Reader::open(&record[..]).expect("odd, not wrong").header(),
-            &header
-        );
+        let reader = Reader::open(&record[..]).expect("odd, not wrong");
+        assert_eq!(reader.header(), &header);
         for at in (0..record.len()).step_by(record.len() / 300) {
             let mut damaged = record.clone();
             damaged[at] = !damaged[at];

@@ -9,9 +9,8 @@ use crate::{Header, Item, PageAges, PageBlock, PageSnapshot, Reader};
 
 pub(crate) fn page_header() -> Header {
     let mut header = header();
-    header
-        .settings
-        .insert(GRANULARITY.into(), GRANULARITY_PAGE.into());
+    let settings = &mut header.settings;
+    settings.insert(GRANULARITY.into(), GRANULARITY_PAGE.into());
     header
 }
 
@@ -32,12 +31,9 @@ pub(crate) fn scan(second: u64, picture: &str) -> Item {
         }
         block
     });
-    Item::Pages(PageSnapshot {
-        target: TargetId(3),
-        start: Nanos(second * 1_000_000_000),
-        end: Nanos((second + 1) * 1_000_000_000),
-        blocks: blocks.collect(),
-    })
+    let [start, end] = [second, second + 1].map(|second| Nanos(second * 1_000_000_000));
+    let scan = PageSnapshot::new(TargetId(3), (start, end), blocks.collect());
+    Item::Pages(scan)
 }
 
 /// Formats regions as `[first page,end page)=accesses@age`.

@@ -49,10 +49,8 @@ fn regions_are_those_of_the_snapshots_and_the_unknown_is_null() {
     let numbers = column("snapshot").as_primitive::<UInt32Type>();
     let first = regions(0, &snapshots[0]);
     assert_eq!(numbers.values()[..first.num_rows()], [0, 0, 0, 0]);
-    assert_eq!(
-        first.column(4).to_data(),
-        table.column(4).slice(0, 4).to_data()
-    );
+    let (part, whole) = (first.column(4), table.column(4).slice(0, 4));
+    assert_eq!(part.to_data(), whole.to_data());
 }
 
 #[test]
@@ -73,15 +71,11 @@ fn a_snapshot_without_regions_is_a_row_all_the_same() {
 #[test]
 fn items_are_told_by_kind_and_parse_again() {
     let table = batches(RecordTable::Items);
-    let others: Vec<Item> = every_item()
-        .into_iter()
-        .filter(|item| !matches!(item, Item::Snapshot(_)))
-        .collect();
+    let mut others = every_item();
+    others.retain(|item| !matches!(item, Item::Snapshot(_)));
     assert_eq!(table.num_rows(), others.len());
-    let json = table
-        .column_by_name("item")
-        .expect("a column")
-        .as_string::<i32>();
+    let json = table.column_by_name("item").expect("a column");
+    let json = json.as_string::<i32>();
     for (row, item) in others.iter().enumerate() {
         let whole = format!("{{\"{}\":{}}}", item.kind(), json.value(row));
         let read: Item = serde_json::from_str(&whole).expect("an item");

@@ -303,15 +303,13 @@ mod tests {
     #[test]
     fn a_profile_reads_back_as_it_was() {
         let (profile, samples) = read(&report());
-        assert_eq!(
-            samples,
-            [
-                "malloc (libc.so.6) malloc.c:7 < load (app) :0 < main (app) :0 [6291456, 1048576] thread=worker target=0 mapping=[heap]",
-                "serve (app) :0 < main (app) :0 [2097152, 0] thread=worker target=0 mapping=[heap]",
-                "[before sampling] () :0 [1048576, 0] ",
-                "[not sampled] () :0 [524288, 0] ",
-            ]
-        );
+        let wanted = [
+            "malloc (libc.so.6) malloc.c:7 < load (app) :0 < main (app) :0 [6291456, 1048576] thread=worker target=0 mapping=[heap]",
+            "serve (app) :0 < main (app) :0 [2097152, 0] thread=worker target=0 mapping=[heap]",
+            "[before sampling] () :0 [1048576, 0] ",
+            "[not sampled] () :0 [524288, 0] ",
+        ];
+        assert_eq!(samples, wanted);
         let text = |number: i64| profile.string_table[number as usize].as_str();
         let kinds: Vec<&str> = profile.sample_type.iter().map(|of| text(of.kind)).collect();
         assert_eq!(kinds, ["idle_space", "likely_idle_space"]);

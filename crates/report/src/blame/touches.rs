@@ -374,13 +374,9 @@ mod tests {
     fn look(parts: &[(u64, u64, u64)], second: u64) -> Snapshot {
         let region =
             |(from, to, resident): &(u64, u64, u64)| idle_region(mib(*from, *to), resident * MIB);
-        Snapshot {
-            target: TargetId(0),
-            start: Nanos::from_millis(second * 1000),
-            end: Nanos::from_millis(second * 1000 + 500),
-            regions: parts.iter().map(region).collect(),
-            ..Snapshot::default()
-        }
+        let times = [0, 500].map(|ms| Nanos::from_millis(second * 1000 + ms));
+        let regions = parts.iter().map(region).collect();
+        Snapshot::new(TargetId(0), times.into(), 0, regions)
     }
 
     #[test]
@@ -423,10 +419,8 @@ mod tests {
         assert_eq!(picture(&by_look), "........(2)(2)(2)(2)........");
         let mut newer = touches(&[(2, 1, 5)]);
         newer.look(&look(&[(0, 8, 0)], 4));
-        assert!(
-            picture(&newer).starts_with("(1)"),
-            "it was touched after that look"
-        );
+        // It was touched after that look.
+        assert!(picture(&newer).starts_with("(1)"));
         let mut unmapped = touches(&all);
         let change = |until: u64| MappingChange {
             time: Nanos::from_millis(9000),

@@ -148,10 +148,9 @@ mod tests {
             pages: 512,
             ..FaultSample::default()
         });
-        blame.push(&Item::Mappings(MappingChange {
-            added: vec![mapping(range, "")],
-            ..MappingChange::default()
-        }));
+        let mappings = vec![mapping(range, "")];
+        let mappings = MappingChange::adding(Nanos(0), TARGET, mappings);
+        blame.push(&Item::Mappings(mappings));
         let frames = ["sparse", "dense"].map(|name| StackFrame::Named(name.to_owned()));
         let caller = NO_STACK;
         let stacks = [0, 1].map(|frame| StackNode { caller, frame });
@@ -162,14 +161,9 @@ mod tests {
             samples: samples.collect(),
             ..StackSamples::default()
         }));
-        blame.push(&Item::Snapshot(Snapshot {
-            target: TARGET,
-            start: second(8),
-            end: second(9),
-            nr_samples: 1,
-            regions: vec![idle_region(range, range.len())],
-            ..Snapshot::default()
-        }));
+        let idle = vec![idle_region(range, range.len())];
+        let snapshot = Snapshot::new(TARGET, (second(8), second(9)), 1, idle);
+        blame.push(&Item::Snapshot(snapshot));
         blame
     }
 
@@ -200,9 +194,8 @@ mod tests {
         let blamed = report.blamed.iter();
         let blamed = blamed.map(|of| (of.name.as_str(), of.bytes / PAGE_SIZE));
         let nobody = report.unknown.not_sampled / PAGE_SIZE;
-        blamed
-            .chain((nobody > 0).then_some(("?", nobody)))
-            .collect()
+        let nobody = (nobody > 0).then_some(("?", nobody));
+        blamed.chain(nobody).collect()
     }
 
     #[test]

@@ -130,18 +130,10 @@ mod tests {
         // Of three targets, two are one process.
         for (at, pid) in (0..).zip([7, 8, 7]) {
             let (time, target) = (Nanos::from_millis(400 * u64::from(at)), TargetId(at));
-            context.observe(&Item::TargetStart(TargetStart {
-                time,
-                target,
-                pid,
-                ..TargetStart::default()
-            }));
-            let snapshot = Snapshot {
-                target,
-                start: time,
-                end: time + Nanos::from_millis(400),
-                ..Snapshot::default()
-            };
+            let start = TargetStart::new(time, target, pid, "");
+            context.observe(&Item::TargetStart(start));
+            let times = (time, time + Nanos::from_millis(400));
+            let snapshot = Snapshot::new(target, times, 0, Vec::new());
             latest.push(&mut context, &snapshot, 0);
         }
         let (kept, let_go) = latest.finish();

@@ -107,12 +107,7 @@ impl ReadExtent {
         let snapshot = match item {
             Item::Snapshot(snapshot) => snapshot,
             Item::Pages(pages) => {
-                whole = Snapshot {
-                    target: pages.target,
-                    start: pages.start,
-                    end: pages.end,
-                    ..Snapshot::default()
-                };
+                whole = Snapshot::new(pages.target, (pages.start, pages.end), 0, Vec::new());
                 &whole
             }
             _ => return,

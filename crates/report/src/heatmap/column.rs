@@ -242,11 +242,8 @@ mod tests {
 
     fn show(piece: &Piece) -> String {
         let (start, end) = (piece.start / 4096, piece.end / 4096);
-        let rate = if piece.known > 0.0 {
-            format!("{}", (piece.rate() * 10.0).round())
-        } else {
-            "?".into()
-        };
+        let rate = (piece.known > 0.0).then(|| (piece.rate() * 10.0).round().to_string());
+        let rate = rate.unwrap_or_else(|| "?".to_owned());
         format!("[{start},{end})={rate}/{}", piece.known + piece.unknown)
     }
 

@@ -75,7 +75,7 @@ pub struct LayerAxis {
 }
 
 /// The data of one target.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layer {
     /// The target.
     pub target: TargetInfo,
@@ -151,13 +151,8 @@ impl Heatmap {
         let mut layer = Layer {
             target: self.context.target_info(target),
             axis,
-            names: Vec::new(),
-            mappings: Vec::new(),
             columns: vec![0],
-            places: Vec::new(),
-            units: Vec::new(),
-            rates: Vec::new(),
-            ages: Vec::new(),
+            ..Layer::default()
         };
         let mut numbers: BTreeMap<&Arc<str>, u32> = BTreeMap::new();
         for run in layer.axis.runs.clone() {

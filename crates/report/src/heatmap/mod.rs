@@ -150,7 +150,7 @@ pub struct HeatmapReport {
 }
 
 /// The accumulator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Heatmap {
     context: RecordContext,
     options: HeatmapOptions,
@@ -174,16 +174,9 @@ impl Heatmap {
         Self {
             context: RecordContext::new(header, scope),
             options,
-            mappings: MappingTable::default(),
-            start: None,
             width: Nanos(1),
-            end: Nanos(0),
-            targets: BTreeMap::new(),
             cap: PIECE_CAPS.0,
-            pieces: 0,
-            targets_left_out: 0,
-            is_joined: false,
-            scratch: Vec::new(),
+            ..Self::default()
         }
     }
 

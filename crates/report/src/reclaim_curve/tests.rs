@@ -22,11 +22,8 @@ fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> 
         max_slowdown,
     };
     let mut curve = ReclaimCurve::new(&header(), Scope::default(), options);
-    curve.push(&Item::Mappings(MappingChange {
-        target: TargetId(0),
-        added,
-        ..MappingChange::default()
-    }));
+    let mappings = MappingChange::adding(Nanos(0), TargetId(0), added);
+    curve.push(&Item::Mappings(mappings));
     for (second, picture) in scans.iter().enumerate() {
         let mask = |letters: &str| {
             let pages = picture.chars().enumerate();
@@ -35,24 +32,20 @@ fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> 
             set.for_each(|(page, _)| bits::set(&mut pages, page));
             pages
         };
-        let blocks = vec![PageBlock {
+        let mut blocks = vec![PageBlock {
             block: 0x20_0000,
             huge: false,
             present: mask("#.?"),
             accessed: mask("#"),
             unknown: mask("?"),
         }];
+        if picture.trim().is_empty() {
+            blocks.clear();
+        }
         let second = second as u64 * 1000;
-        curve.push(&Item::Pages(PageSnapshot {
-            target: TargetId(0),
-            start: at(second),
-            end: at(second + 1000),
-            blocks: if picture.trim().is_empty() {
-                Vec::new()
-            } else {
-                blocks
-            },
-        }));
+        let times = (at(second), at(second + 1000));
+        let scan = PageSnapshot::new(TargetId(0), times, blocks);
+        curve.push(&Item::Pages(scan));
     }
     curve.finish().expect("there are scans")
 }
@@ -60,11 +53,9 @@ fn report_of(scans: &[&str], max_slowdown: Option<f64>, added: Vec<Mapping>) -> 
 /// Returns the saved page-seconds and the refaults at a threshold in seconds.
 fn at_threshold(report: &ReclaimCurveReport, seconds: u64) -> (f64, f64) {
     let point = report.at(Nanos::from_millis(seconds * 1000));
-    let duration = report.duration_ns.as_secs_f64();
-    (
-        point.saved_byte_seconds / PAGE_SIZE as f64,
-        (point.refaults_per_s * duration).round(),
-    )
+    let saved = point.saved_byte_seconds / PAGE_SIZE as f64;
+    let refaults = point.refaults_per_s * report.duration_ns.as_secs_f64();
+    (saved, refaults.round())
 }
 
 #[test]
@@ -93,10 +84,8 @@ fn unknown_is_not_cold() {
 #[test]
 fn unreclaimable_memory_is_never_taken() {
     let first = AddressRange::new(0x20_0000, 0x20_1000);
-    let locked = Mapping {
-        unreclaimable: Some(Unreclaimable::Locked),
-        ..mapping(first, "")
-    };
+    let mut locked = mapping(first, "");
+    locked.unreclaimable = Some(Unreclaimable::Locked);
     let scans = ["##", "..", "..", "##"];
     let report = report_of(&scans, None, vec![locked]);
     assert_eq!(at_threshold(&report, 1), (1.0, 1.0), "the other page's");

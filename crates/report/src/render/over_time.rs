@@ -51,10 +51,8 @@ mod tests {
             mean,
             max: mean,
         };
-        assert_eq!(
-            spark(&[at(0, 0), at(1, 7), at(2, 14), at(3, 3)], 80),
-            "▁▅█▃"
-        );
+        let rising = [at(0, 0), at(1, 7), at(2, 14), at(3, 3)];
+        assert_eq!(spark(&rising, 80), "▁▅█▃");
         assert_eq!(spark(&[at(0, 8), at(1, 8), at(7, 8), at(8, 8)], 4), "█  █");
     }
 }

@@ -85,6 +85,9 @@ impl Render for SummaryReport {
             Table::of("IDLE >= 5 s>|RESIDENT>|MAPPING", rows).write(out)?;
         }
         writeln!(out, "\n{}", self.savings(style))?;
+        if let Some(needed) = &self.needed {
+            writeln!(out, "It {}: see `isotherm size`.", needed.words())?;
+        }
         if let Some(share) = overview.monitor_cpu_share {
             let share = units::format_share(share);
             writeln!(out, "Watching took {share} of a CPU.")?;

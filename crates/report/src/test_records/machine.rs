@@ -22,13 +22,7 @@ fn ages(touched: u64, idle: [u64; 7], unknown: u64) -> AgeBytes {
 }
 
 fn start(target: u32, pid: u32, name: &str) -> Item {
-    Item::TargetStart(TargetStart {
-        time: at(0),
-        target: TargetId(target),
-        pid,
-        name: name.into(),
-        context: None,
-    })
+    Item::TargetStart(TargetStart::new(at(0), TargetId(target), pid, name))
 }
 
 fn node(node: u32, total: u64, free: u64) -> NodeMemory {

@@ -29,14 +29,8 @@ pub(crate) fn at(ms: u64) -> Nanos {
 
 /// Builds a snapshot of `target` from `from_ms` to `to_ms`.
 pub(crate) fn snapshot_at(target: u32, from_ms: u64, to_ms: u64, picture: &str) -> Snapshot {
-    Snapshot {
-        target: TargetId(target),
-        start: at(from_ms),
-        end: at(to_ms),
-        nr_samples: 10,
-        regions: picture.split_whitespace().map(region).collect(),
-        ..Snapshot::default()
-    }
+    let regions = picture.split_whitespace().map(region).collect();
+    Snapshot::new(TargetId(target), (at(from_ms), at(to_ms)), 10, regions)
 }
 
 fn region(text: &str) -> RegionSnapshot {
@@ -47,28 +41,17 @@ fn region(text: &str) -> RegionSnapshot {
     let page = |text: &str| text.parse::<u64>().expect("a page") * PAGE_SIZE;
     let seconds: u64 = age.parse().expect("an age");
     let accesses = (accesses != "?").then(|| accesses.parse().expect("a count"));
-    RegionSnapshot {
-        age: seconds as u32 * 10,
-        age_ns: Nanos::from_millis(seconds * 1000),
-        ..RegionSnapshot::new(AddressRange::new(page(start), page(end)), accesses)
-    }
+    let region = RegionSnapshot::new(AddressRange::new(page(start), page(end)), accesses);
+    region.aged(seconds as u32 * 10, Nanos::from_millis(seconds * 1000))
 }
 
 pub(crate) fn mapping(range: AddressRange, name: &str) -> Mapping {
-    Mapping {
-        range,
-        permissions: "rw-p".into(),
-        name: name.into(),
-        unreclaimable: None,
-    }
+    Mapping::private(range, name)
 }
 
 /// Builds a region without an access whose first `resident` bytes are memory.
 pub(crate) fn idle_region(range: AddressRange, resident: u64) -> RegionSnapshot {
-    RegionSnapshot {
-        memory: Some(RegionMemory::resident(resident)),
-        ..RegionSnapshot::new(range, Some(0.0))
-    }
+    RegionSnapshot::new(range, Some(0.0)).holding(RegionMemory::resident(resident))
 }
 
 pub(crate) fn header() -> Header {
@@ -90,23 +73,16 @@ pub(crate) fn small_record() -> Vec<Item> {
         let range = AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
         mapping(range, name)
     };
+    let mappings = vec![
+        mapping(16, 20, "/usr/bin/redis-server"),
+        mapping(20, 32, "[heap]"),
+        mapping(64, 96, ""),
+        mapping(9_000, 9_004, "[stack]"),
+    ];
+    let start = TargetStart::new(STARTED, TargetId(0), 42, "redis-server");
     let mut items = vec![
-        Item::TargetStart(TargetStart {
-            time: STARTED,
-            pid: 42,
-            name: "redis-server".into(),
-            ..TargetStart::default()
-        }),
-        Item::Mappings(MappingChange {
-            time: STARTED,
-            added: vec![
-                mapping(16, 20, "/usr/bin/redis-server"),
-                mapping(20, 32, "[heap]"),
-                mapping(64, 96, ""),
-                mapping(9_000, 9_004, "[stack]"),
-            ],
-            ..MappingChange::default()
-        }),
+        Item::TargetStart(start),
+        Item::Mappings(MappingChange::adding(STARTED, TargetId(0), mappings)),
     ];
     for second in 0..8_u64 {
         let later = if second < 2 { "0" } else { "6" };

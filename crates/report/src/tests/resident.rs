@@ -179,10 +179,7 @@ fn the_summary_and_a_comparison_are_of_memory() {
 fn a_guard_that_is_still_closed_counts_to_the_end_of_the_record() {
     use isotherm_policy::guard::{Guard, GuardLimits};
     use isotherm_record::item::{ActionSample, GuardSample};
-    let limits = GuardLimits {
-        max_slowdown: Some(0.01),
-        ..GuardLimits::default()
-    };
+    let limits = GuardLimits::of_slowdown(0.01);
     let mut actions = crate::Actions::new(&header(), Scope::default());
     for (second, is_open) in [true, false, true, false, false].into_iter().enumerate() {
         let time = crate::test_records::at(second as u64 * 1000);
@@ -203,8 +200,6 @@ fn a_guard_that_is_still_closed_counts_to_the_end_of_the_record() {
     let guard = &report.guards[0];
     assert_eq!(guard.closed_ns, Nanos::from_millis(2000));
     let stopped = guard.stopped.iter();
-    let stopped: Vec<u64> = stopped
-        .map(|of| of.to_ns.since(of.from_ns).0 / 1_000_000)
-        .collect();
-    assert_eq!(stopped, [1000, 1000]);
+    let stopped = stopped.map(|of| of.to_ns.since(of.from_ns).0 / 1_000_000);
+    assert!(stopped.eq([1000, 1000]));
 }

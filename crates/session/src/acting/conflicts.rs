@@ -260,10 +260,7 @@ mod tests {
             acting: None,
         };
         let processes = |pids: &[u32], ranges: &[(u64, u64)]| ContextSpec {
-            targets: TargetSpec::Processes {
-                processes: pids.iter().copied().map(ProcessSpec::Pid).collect(),
-                children: false,
-            },
+            targets: TargetSpec::named(pids.iter().copied().map(ProcessSpec::Pid).collect()),
             ..physical(ranges)
         };
         let check = |a: &ContextSpec, b: &ContextSpec, wanted: bool| {

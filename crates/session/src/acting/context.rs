@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use isotherm_config::{ActingSpec, ContextSpec, MonitorSpec, TargetSpec};
-use isotherm_engine::monitor::page_scans::{PageScans, ScannedPages};
+use isotherm_engine::monitor::page_scans::PageScans;
 use isotherm_engine::{AddressRange, CpuAccount, Nanos, Snapshot, TargetId};
 use isotherm_linux::act::{ActOptions, PhysicalActuator, ProcessActuator};
 use isotherm_linux::clock::process_cpu;
@@ -422,11 +422,6 @@ fn part_of_memory(spec: &ContextSpec) -> anyhow::Result<Option<Vec<AddressRange>
 }
 
 fn snapshot_of(scans: &mut PageScans, pages: &PageSnapshot) -> Snapshot {
-    let blocks = pages.blocks.iter().map(|block| ScannedPages {
-        block: block.block,
-        present: block.present,
-        accessed: block.accessed,
-        unknown: block.unknown,
-    });
+    let blocks = pages.blocks.iter().copied();
     scans.push(pages.target, (pages.start, pages.end), blocks)
 }

@@ -102,11 +102,8 @@ mod tests {
         };
         let mut kernel = KernelRefaults::default();
         assert_eq!(kernel.count(reported(1000, 500)), 0);
-        assert_eq!(
-            kernel.count(reported(1000, 900)),
-            0,
-            "before we began, or others"
-        );
+        let others = kernel.count(reported(1000, 900));
+        assert_eq!(others, 0, "before we began, or others");
         assert_eq!(kernel.count(reported(1100, 930)), 30);
         assert_eq!(kernel.count(reported(1100, 1500)), 70);
         assert_eq!(kernel.count(None), 0);

@@ -91,10 +91,8 @@ mod tests {
     #[test]
     fn what_is_missing_is_to_be_paged_out() {
         let save = GoalMeter::Save(100);
-        assert_eq!(
-            [0, 60, 100, 500].map(|out| save.room(out)),
-            [Some(100), Some(40), Some(0), Some(0)]
-        );
+        let room = [0, 60, 100, 500].map(|out| save.room(out));
+        assert_eq!(room, [100, 40, 0, 0].map(Some));
         let nothing = GoalMeter::KeepFree(0.0, Place::Machine);
         assert_eq!(nothing.room(0), Some(0));
         let all = GoalMeter::KeepFree(1.0, Place::Machine).room(0);

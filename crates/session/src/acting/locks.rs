@@ -193,10 +193,8 @@ mod tests {
         a.acquire(&start(0, 77)).expect("free");
         let error = b.acquire(&start(3, 77)).expect_err("taken").to_string();
         let us = format!("(pid {})", std::process::id());
-        assert!(
-            error.contains("process 77") && error.contains(&us),
-            "{error}"
-        );
+        let is_told = error.contains("process 77") && error.contains(&us);
+        assert!(is_told, "{error}");
         b.acquire(&start(4, 78)).expect("another one");
         b.has_begun = true;
         let later = b.acquire(&start(5, 77)).expect("no error later");

@@ -22,8 +22,6 @@ mod system;
 mod taken;
 mod waits;
 
-use std::ops::{Deref, DerefMut};
-
 use anyhow::ensure;
 use isotherm_config::{ActingSpec, SessionSpec, World};
 use isotherm_engine::Nanos;
@@ -48,8 +46,18 @@ pub(crate) fn is_dry_run(spec: &SessionSpec) -> bool {
 }
 
 /// Schemes at work on a session: those of all its contexts.
-pub struct Acting {
-    by: Box<dyn Acts>,
+pub type Acting = Box<dyn Acts>;
+
+/// Claims the memory that `spec` asks for, and opens the meters.
+///
+/// # Errors
+/// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
+pub fn new_acting(spec: &SessionSpec) -> anyhow::Result<Acting> {
+    let acting: Acting = match spec.world {
+        World::Linux => Box::new(OwnActing::new(spec)?),
+        World::Kernel => Box::new(KernelActing::new(spec)?),
+    };
+    Ok(acting)
 }
 
 /// An executor of a session's schemes.
@@ -82,43 +90,15 @@ pub trait Acts {
     /// # Errors
     /// Fails if the kernel acts, which knows nothing of pods.
     fn permit_only(&mut self, pods: PodPermits) -> anyhow::Result<()>;
-}
-
-impl Deref for Acting {
-    type Target = dyn Acts;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.by
-    }
-}
-
-impl DerefMut for Acting {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut *self.by
-    }
-}
-
-impl Acting {
-    /// Claims the memory that `spec` asks for, and opens the meters.
-    ///
-    /// # Errors
-    /// Fails if this machine cannot do what is asked for, or if another isotherm acts on the targets.
-    pub fn new(spec: &SessionSpec) -> anyhow::Result<Self> {
-        let by: Box<dyn Acts> = match spec.world {
-            World::Linux => Box::new(OwnActing::new(spec)?),
-            World::Kernel => Box::new(KernelActing::new(spec)?),
-        };
-        Ok(Self { by })
-    }
 
     /// Returns the results so far in one line, for a terminal.
-    pub fn headline(&self) -> String {
-        self.status().headline(self.by.cpu())
+    fn headline(&self) -> String {
+        self.status().headline(self.cpu())
     }
 
     /// Returns the results so far.
-    pub fn summary(&self) -> ActingSummary {
-        self.status().summary(self.by.cpu())
+    fn summary(&self) -> ActingSummary {
+        self.status().summary(self.cpu())
     }
 
     /// Exchanges schemes and limits of all contexts while running. The specification must have the same number of
@@ -126,7 +106,7 @@ impl Acting {
     ///
     /// # Errors
     /// Fails if something cannot be set; everything then stays as it is.
-    pub fn tune(&mut self, spec: &SessionSpec, session: &mut Session) -> anyhow::Result<()> {
+    fn tune(&mut self, spec: &SessionSpec, session: &mut Session) -> anyhow::Result<()> {
         let of_all = spec.contexts.iter();
         let of_all = of_all.map(|context| context.acting.clone().unwrap_or_default());
         let of_all: Vec<ActingSpec> = of_all.collect();
@@ -140,12 +120,13 @@ impl Acting {
     }
 
     /// Stops acting in all contexts, or resumes it.
-    pub fn set_paused(&mut self, is_paused: bool) {
+    fn set_paused(&mut self, is_paused: bool) {
         for at in 0..self.nr_contexts() {
             self.set_context_paused(at, is_paused);
         }
     }
 
+    /// Returns the number of contexts.
     fn nr_contexts(&self) -> usize {
         self.status().contexts.len()
     }

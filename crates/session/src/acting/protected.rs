@@ -80,10 +80,8 @@ mod tests {
             ..TargetStart::default()
         };
         assert!(protected.takes(&start(3, parent)));
-        assert!(
-            !protected.takes(&start(4, std::process::id())),
-            "no target at all"
-        );
+        let us = start(4, std::process::id());
+        assert!(!protected.takes(&us), "no target at all");
         assert!(protected.has(TargetId(3)) && !protected.has(TargetId(4)));
         assert!(protected.text().contains(&format!("sh ({parent})")));
         protected.forget(TargetId(3));

@@ -157,11 +157,8 @@ mod tests {
         let mut anonymous = taken(&[(0, 0b1111)]);
         assert_eq!(look(&mut anonymous, 0b1_0000, 0b1111), (0, 4));
         assert_eq!(look(&mut anonymous, 0b0001, 0b1110), (1, 3));
-        assert_eq!(
-            look(&mut anonymous, 0b0001, 0b1100),
-            (0, 2),
-            "one was freed"
-        );
+        // One was freed.
+        assert_eq!(look(&mut anonymous, 0b0001, 0b1100), (0, 2));
         assert_eq!(look(&mut anonymous, 0b1101, 0), (2, 0));
         // Pages of files leave no entry.
         let mut file = taken(&[(0, 0b11)]);
@@ -197,10 +194,7 @@ mod tests {
         let found: Vec<Option<u64>> = [13, 0, 0, 0].map(&mut look).into();
         assert_eq!(found, [Some(4), Some(4), Some(2), Some(0)]);
         seen.sort_unstable();
-        assert_eq!(
-            seen,
-            blocks.iter().map(|(block, _)| *block).collect::<Vec<_>>()
-        );
+        assert!(seen.iter().eq(blocks.iter().map(|(block, _)| block)));
         taken.add(TARGET, 0, &[1, 0, 0, 0, 0, 0, 0, 0]);
         let later = taken.look(TARGET, 0, 4, |_, see| {
             see(&facts(0, 1, 0));

@@ -104,11 +104,8 @@ mod tests {
         let regions = regions.iter().map(|(end, nr_accesses, age)| {
             let range = AddressRange::new(start * PAGE_SIZE, end * PAGE_SIZE);
             start = *end;
-            RegionSnapshot {
-                age: *age as u32,
-                age_ns: Nanos::from_millis(age * 1000),
-                ..RegionSnapshot::new(range, *nr_accesses)
-            }
+            let region = RegionSnapshot::new(range, *nr_accesses);
+            region.aged(*age as u32, Nanos::from_millis(age * 1000))
         });
         Snapshot {
             nr_samples: 20,
@@ -128,10 +125,8 @@ mod tests {
         claims.add(&snapshot(regions), 7, five, &truth());
         let pages =
             |score: AccuracyScore| [score.hit, score.claimed].map(|bytes| bytes as u64 / PAGE_SIZE);
-        assert_eq!(
-            (pages(claims.accessed), pages(claims.idle)),
-            (accessed, idle)
-        );
+        assert_eq!(pages(claims.accessed), accessed);
+        assert_eq!(pages(claims.idle), idle);
         assert_eq!(claims.unknown / PAGE_SIZE, unknown);
     }
 
@@ -146,15 +141,10 @@ mod tests {
 
     #[test]
     fn a_scheme_is_about_memory_that_is_there() {
+        let [min, max] = [Nanos::from_millis(5000), Nanos(u64::MAX)].map(Age::Time);
         let pattern = AccessPattern {
-            nr_accesses: Bounds {
-                min: Frequency::Samples(0),
-                max: Frequency::Samples(0),
-            },
-            age: Bounds {
-                min: Age::Time(Nanos::from_millis(5000)),
-                max: Age::Time(Nanos(u64::MAX)),
-            },
+            nr_accesses: Bounds::new(Frequency::Samples(0), Frequency::Samples(0)),
+            age: Bounds::new(min, max),
             ..AccessPattern::ANY
         };
         let schemes = [Scheme::new(pattern, Action::Pageout)];

@@ -55,10 +55,7 @@ impl Trace {
             .context("what was scanned cannot be replayed")?;
         let mut spec = spec.clone();
         for context in &mut spec.contexts {
-            context.targets = TargetSpec::Processes {
-                processes: Vec::new(),
-                children: false,
-            };
+            context.targets = TargetSpec::named(Vec::new());
         }
         let mut scenario = Scenario {
             machine: replay.machine.clone(),

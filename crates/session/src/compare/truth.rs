@@ -147,17 +147,12 @@ mod tests {
         let pages = |bytes: u64| bytes / isotherm_engine::PAGE_SIZE;
         let bytes = truth.bytes;
         let found = [bytes.accessed, bytes.idle, bytes.changed, bytes.unknown].map(pages);
-        assert_eq!(
-            found,
-            [accessed, idle, changed, unknown],
-            "'{before}' '{after}'"
-        );
+        let wanted = [accessed, idle, changed, unknown];
+        assert_eq!(found, wanted, "'{before}' '{after}'");
         let whole = truth.of(7, AddressRange::new(0, isotherm_engine::BLOCK_SIZE), None);
         assert_eq!((pages(whole.accessed), pages(whole.idle)), (accessed, idle));
-        assert_eq!(
-            truth.of(8, AddressRange::new(0, 1 << 30), None),
-            Overlap::default()
-        );
+        let another = truth.of(8, AddressRange::new(0, 1 << 30), None);
+        assert_eq!(another, Overlap::default());
     }
 
     #[test]

@@ -60,19 +60,12 @@ pub(super) fn snapshot(
     intervals: Intervals,
 ) -> Snapshot {
     let interval = intervals.aggregation.0;
-    let regions = regions.map(|(range, nr_accesses, age)| RegionSnapshot {
-        age,
-        age_ns: Nanos(u64::from(age).saturating_mul(interval)),
-        ..RegionSnapshot::new(range, Some(nr_accesses as f32))
+    let regions = regions.map(|(range, nr_accesses, age)| {
+        let age_ns = Nanos(u64::from(age).saturating_mul(interval));
+        RegionSnapshot::new(range, Some(nr_accesses as f32)).aged(age, age_ns)
     });
-    Snapshot {
-        target,
-        start: Nanos(end.0.saturating_sub(interval)),
-        end,
-        nr_samples: nr_samples(intervals),
-        regions: regions.collect(),
-        ..Snapshot::default()
-    }
+    let times = (Nanos(end.0.saturating_sub(interval)), end);
+    Snapshot::new(target, times, nr_samples(intervals), regions.collect())
 }
 
 #[cfg(test)]
@@ -104,10 +97,8 @@ mod tests {
         check(1, 1, 9, Some(1));
         let whole = check(0, 2, 2, Some(2)).expect("it is whole");
         assert_eq!(whole.target, TargetId(0));
-        assert_eq!(
-            (whole.start, whole.nr_samples),
-            (Nanos::from_millis(400), 20)
-        );
+        assert_eq!(whole.start, Nanos::from_millis(400));
+        assert_eq!(whole.nr_samples, 20);
         assert_eq!(whole.regions[1].age_ns, Nanos::from_millis(700));
         // The second region of three is missing.
         check(0, 3, 1, None);

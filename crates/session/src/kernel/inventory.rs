@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use isotherm_config::{Configuration, ConfiguredOperations, ContextConfig, TargetConfig};
+use isotherm_config::{Configuration, ContextConfig};
 use isotherm_damon::{
     DamonContext, DirectoryTree, KdamondState, MODULES_ROOT, Module, SYSFS_ROOT, read_kdamonds,
 };
@@ -210,23 +210,10 @@ fn module(module: Module) -> ModuleReport {
 }
 
 fn configured(kdamond: usize, context: &DamonContext) -> ContextConfig {
-    use isotherm_damon::Operations as Of;
     ContextConfig {
         kdamond,
-        operations: match context.operations {
-            Of::Vaddr => ConfiguredOperations::Vaddr,
-            Of::Fvaddr => ConfiguredOperations::Fvaddr,
-            Of::Paddr => ConfiguredOperations::Paddr,
-        },
-        targets: context
-            .targets
-            .iter()
-            .map(|target| TargetConfig {
-                pid: target.pid,
-                regions: target.regions.clone(),
-                obsolete: target.is_obsolete,
-            })
-            .collect(),
+        operations: context.operations,
+        targets: context.targets.clone(),
         intervals: Some(context.intervals),
         intervals_goal: context.intervals_goal,
         nr_regions: Some(context.nr_regions),
@@ -254,21 +241,21 @@ mod tests {
             ("0/contexts/0/targets/nr_targets", "1"),
             ("0/contexts/0/targets/0/pid_target", "4242"),
             ("0/contexts/0/schemes/nr_schemes", "1"),
-            ("0/contexts/0/schemes/0/action", "pageout"),
-            ("0/contexts/0/schemes/0/access_pattern/age/min", "50"),
-            (
-                "0/contexts/0/schemes/0/access_pattern/age/max",
-                "4294967295",
-            ),
-            (
-                "0/contexts/0/schemes/0/access_pattern/sz/max",
-                "18446744073709551615",
-            ),
+            ("SCHEME/action", "pageout"),
+            ("SCHEME/access_pattern/age/min", "50"),
+            ("SCHEME/access_pattern/age/max", "4294967295"),
+            ("SCHEME/access_pattern/sz/max", "18446744073709551615"),
         ] {
-            fake.write(&TreePath::kdamonds().join(file), text)
-                .expect("a file of the tree");
+            let file = file.replace("SCHEME", "0/contexts/0/schemes/0");
+            let written = fake.write(&TreePath::kdamonds().join(&file), text);
+            written.expect("a file of the tree");
         }
         directory_of(&fake)
+    }
+
+    /// Returns the report of a tree, without modules.
+    fn reported(root: &Path) -> KernelDamonReport {
+        KernelDamonReport::read_at(root, Path::new("/nowhere")).expect("a tree, or none")
     }
 
     fn directory_of(fake: &FakeTree) -> tempfile::TempDir {
@@ -292,38 +279,28 @@ mod tests {
             world: World::Kernel,
             ..Request::default()
         };
-        let spec = request
-            .act_or_watch(&theirs.contexts, None)
-            .expect("it says all");
+        let spec = request.act_or_watch(&theirs.contexts, None);
+        let spec = spec.expect("it says all");
         let mut fake = FakeTree::new(Level(7, 2), &[]);
         for (path, text) in crate::kernel_plan(&spec).expect("a plan") {
             let path = TreePath::parse(&path).expect("a place in the tree");
             fake.write(&path, &text).expect("it is taken");
         }
-        let root = directory_of(&fake);
-        let report =
-            KernelDamonReport::read_at(root.path(), Path::new("/nowhere")).expect("a tree");
+        let report = reported(directory_of(&fake).path());
         let yaml = to_yaml(&report.configuration());
         let ours = load(&yaml, ConfigFormat::Yaml).expect("damo's and HMSDK's format");
         assert_eq!(ours.contexts.len(), theirs.contexts.len());
         for (ours, theirs) in ours.contexts.iter().zip(&theirs.contexts) {
             assert_eq!(ours.operations, theirs.operations);
-            assert_eq!(
-                (ours.intervals, ours.nr_regions),
-                (theirs.intervals, theirs.nr_regions)
-            );
+            assert_eq!(ours.intervals, theirs.intervals);
+            assert_eq!(ours.nr_regions, theirs.nr_regions);
             assert_eq!(ours.targets[0].regions, theirs.targets[0].regions);
             let aggregation = theirs.intervals.expect("intervals").aggregation;
             for (ours, theirs) in ours.schemes.iter().zip(&theirs.schemes) {
-                assert_eq!(
-                    (ours.action, &ours.destinations, &ours.quota, &ours.filters),
-                    (
-                        theirs.action,
-                        &theirs.destinations,
-                        &theirs.quota,
-                        &theirs.filters
-                    )
-                );
+                assert_eq!(ours.action, theirs.action);
+                assert_eq!(ours.destinations, theirs.destinations);
+                assert_eq!(ours.quota, theirs.quota);
+                assert_eq!(ours.filters, theirs.filters);
                 // Ages are compared in the kernel's own units.
                 let age = |age: Age| match age {
                     Age::Intervals(count) => u64::from(count),
@@ -338,9 +315,7 @@ mod tests {
 
     #[test]
     fn what_somebody_runs_is_told_and_can_be_had_as_damos_file() {
-        let root = tree();
-        let report =
-            KernelDamonReport::read_at(root.path(), Path::new("/nowhere")).expect("a tree");
+        let report = reported(tree().path());
         assert_eq!(
             report.text(),
             "kdamond 0: off; vaddr of 4242, looks every 5 ms, counts for 100 ms; pageout\n"
@@ -348,11 +323,9 @@ mod tests {
         let json = to_json(&report.configuration());
         let read = load(&json, ConfigFormat::Json).expect("damo's own format");
         assert_eq!(read.contexts[0].targets[0].pid, Some(4242));
-        assert_eq!(
-            read.contexts[0].schemes,
-            report.configuration().contexts[0].schemes
-        );
-        let none = KernelDamonReport::read_at(Path::new("/nowhere"), Path::new("/nowhere"));
-        assert!(none.expect("that is no error").text().contains("no DAMON"));
+        let schemes = &report.configuration().contexts[0].schemes;
+        assert_eq!(read.contexts[0].schemes, *schemes);
+        let none = reported(Path::new("/nowhere"));
+        assert!(none.text().contains("no DAMON"));
     }
 }

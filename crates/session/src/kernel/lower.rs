@@ -40,10 +40,7 @@ pub(super) fn context(
             update: attributes.update_interval,
         },
         intervals_goal: attributes.intervals_goal,
-        nr_regions: Bounds {
-            min: attributes.min_nr_regions,
-            max: attributes.max_nr_regions,
-        },
+        nr_regions: Bounds::new(attributes.min_nr_regions, attributes.max_nr_regions),
         is_paused: spec.acting.as_ref().is_some_and(|acting| acting.is_paused),
         schemes: spec.schemes().to_vec(),
     })

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use isotherm_engine::frames::{FrameMap, FrameView};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
-use isotherm_record::{Item, PageBlock, PageSnapshot, TargetStart};
+use isotherm_record::{Item, PageSnapshot, TargetStart};
 
 /// Target id of physical memory.
 pub(crate) const MEMORY: TargetId = TargetId(0);
@@ -62,29 +62,14 @@ impl ByFrame {
     }
 
     pub(crate) fn pages(&mut self, frames: &FrameMap, now: Nanos) -> Item {
-        let blocks = frames.pages().map(|pages| PageBlock {
-            block: pages.block,
-            huge: false,
-            present: pages.present,
-            accessed: pages.accessed,
-            unknown: pages.unknown,
-        });
-        Item::Pages(PageSnapshot {
-            target: MEMORY,
-            start: std::mem::replace(&mut self.since, now),
-            end: now,
-            blocks: blocks.collect(),
-        })
+        let start = std::mem::replace(&mut self.since, now);
+        let blocks = frames.pages().collect();
+        Item::Pages(PageSnapshot::new(MEMORY, (start, now), blocks))
     }
 }
 
 pub(crate) fn start_of_memory(now: Nanos) -> Item {
-    Item::TargetStart(TargetStart {
-        time: now,
-        target: MEMORY,
-        name: "physical".to_owned(),
-        ..TargetStart::default()
-    })
+    Item::TargetStart(TargetStart::new(now, MEMORY, 0, "physical"))
 }
 
 /// Drops the mappings among the items from `first` on: they are virtual addresses, which a record by frame does not

@@ -496,9 +496,7 @@ mod tests {
         let memory = node_memory(*node, true);
         let used =
             memory.anonymous + memory.shared + memory.files + memory.slab + memory.page_tables;
-        assert!(
-            memory.free > 0 && used + memory.free <= memory.total,
-            "{memory:?}"
-        );
+        let fits = memory.free > 0 && used + memory.free <= memory.total;
+        assert!(fits, "{memory:?}");
     }
 }

@@ -148,14 +148,12 @@ mod tests {
     #[test]
     fn the_first_page_of_a_frame_takes_the_accesses_of_the_others() {
         let mut first = FirstPages::default();
-        assert_eq!(first.first_or(FRAMES * 3 + 5, place(1, 4)), None);
-        assert_eq!(
-            first.first_or(FRAMES * 3 + 5, place(2, 6)),
-            Some(place(1, 4))
-        );
+        let frame = FRAMES * 3 + 5;
+        assert_eq!(first.first_or(frame, place(1, 4)), None);
+        assert_eq!(first.first_or(frame, place(2, 6)), Some(place(1, 4)));
         assert_eq!(first.first_or(5, place(2, 6)), None, "another frame");
         first.clear();
-        assert_eq!(first.first_or(FRAMES * 3 + 5, place(2, 6)), None);
+        assert_eq!(first.first_or(frame, place(2, 6)), None);
 
         let scan = |target: u32, accessed: usize| {
             let mut block = PageBlock {

@@ -111,12 +111,7 @@ impl Pages {
         self.nr_unknown += unknown;
         self.add_frames(id, &blocks, &[])?;
         let blocks = blocks.iter().map(page_block).collect();
-        let pages = Item::Pages(PageSnapshot {
-            target: id,
-            start,
-            end: now,
-            blocks,
-        });
+        let pages = Item::Pages(PageSnapshot::new(id, (start, now), blocks));
         match (&self.by_frame, &mut self.unrecorded) {
             (None, _) => items.push(pages),
             (Some(_), Some(unrecorded)) => unrecorded.push(pages),

@@ -52,24 +52,11 @@ impl Simulated {
 
     fn introduce(&self, now: Nanos, items: &mut Vec<Item>) {
         let (time, target) = (now, self.target);
-        items.push(Item::TargetStart(TargetStart {
-            time,
-            target,
-            name: "simulated".to_owned(),
-            ..TargetStart::default()
-        }));
-        let mapping = Mapping {
-            range: MEMORY,
-            permissions: "rw-p".into(),
-            name: "[simulated]".into(),
-            unreclaimable: None,
-        };
-        items.push(Item::Mappings(MappingChange {
-            time,
-            target,
-            added: vec![mapping],
-            ..MappingChange::default()
-        }));
+        let start = TargetStart::new(time, target, 0, "simulated");
+        items.push(Item::TargetStart(start));
+        let mappings = vec![Mapping::private(MEMORY, "[simulated]")];
+        let mappings = MappingChange::adding(time, target, mappings);
+        items.push(Item::Mappings(mappings));
         let text = "simulated: no real process was watched".to_owned();
         items.push(Item::Note { time, text });
     }
@@ -143,10 +130,8 @@ mod tests {
         let mut monitor = Simulated::new(Attributes::default()).expect("attributes of ours");
         let (mut now, mut items) = (Nanos::from_millis(700), Vec::new());
         while now < Nanos::from_millis(20_700) {
-            now = monitor
-                .step(now, CpuLedger::default(), &mut items)
-                .expect("no error")
-                .expect("it goes on");
+            let next = monitor.step(now, CpuLedger::default(), &mut items);
+            now = next.expect("no error").expect("it goes on");
         }
         let last = items.iter().rev().find_map(|item| match item {
             Item::Snapshot(snapshot) => Some(snapshot),
@@ -155,22 +140,17 @@ mod tests {
         let regions = &last.expect("there are some").regions;
         // Sampling a thousand regions every 5 ms takes 40 % of the process's time: hot pages are found
         // accessed 8 times of 20, and the warm ones hardly ever.
-        let hot = regions
-            .iter()
-            .filter(|r| r.nr_accesses.is_some_and(|nr| nr > 2.0));
+        let hot = regions.iter();
+        let hot = hot.filter(|r| r.nr_accesses.is_some_and(|nr| nr > 2.0));
         let hot: Vec<AddressRange> = hot.map(|region| region.range).collect();
         let page = |page: u32| MEMORY.start + u64::from(page) * PAGE_SIZE;
         let tenth = AddressRange::new(page(3 * TENTH_PAGES), page(4 * TENTH_PAGES));
         let found = hot.iter().filter_map(|range| range.intersection(tenth));
         let found: u64 = found.map(AddressRange::len).sum();
         let all: u64 = hot.iter().copied().map(AddressRange::len).sum();
-        assert!(
-            found * 10 > tenth.len() * 9 && found * 10 > all * 9,
-            "{hot:?}"
-        );
-        assert_eq!(
-            monitor.simulated_usage(now).expect("some").rss[&0],
-            MEMORY.len()
-        );
+        let is_found = found * 10 > tenth.len() * 9 && found * 10 > all * 9;
+        assert!(is_found, "{hot:?}");
+        let usage = monitor.simulated_usage(now).expect("some");
+        assert_eq!(usage.rss[&0], MEMORY.len());
     }
 }

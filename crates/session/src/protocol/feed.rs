@@ -195,14 +195,10 @@ impl Roster {
                     unreclaimable: *unreclaimable,
                 })
                 .collect();
-            items.extend(all.chunks(MAPPINGS_AT_A_TIME).map(|some| {
-                Item::Mappings(MappingChange {
-                    time: now,
-                    target,
-                    removed: Vec::new(),
-                    added: some.to_vec(),
-                })
-            }));
+            items.extend(
+                all.chunks(MAPPINGS_AT_A_TIME)
+                    .map(|some| Item::Mappings(MappingChange::adding(now, target, some.to_vec()))),
+            );
         }
         items
     }
@@ -216,44 +212,26 @@ mod tests {
     use super::*;
 
     fn start(target: u32, name: &str) -> Item {
-        Item::TargetStart(TargetStart {
-            target: TargetId(target),
-            pid: 100 + target,
-            name: name.to_owned(),
-            ..TargetStart::default()
-        })
+        let pid = 100 + target;
+        Item::TargetStart(TargetStart::new(Nanos(0), TargetId(target), pid, name))
     }
 
     fn change(target: u32, removed: &[(u64, u64)], added: &[(u64, u64, &str)]) -> Item {
         let range = |from: &u64, to: &u64| AddressRange::new(from << 12, to << 12);
         let removed = removed.iter().map(|(from, to)| range(from, to));
-        let added = added.iter().map(|(from, to, name)| Mapping {
-            range: range(from, to),
-            permissions: "rw-p".to_owned(),
-            name: (*name).to_owned(),
-            unreclaimable: None,
-        });
+        let added = added.iter();
+        let added = added.map(|(from, to, name)| Mapping::private(range(from, to), *name));
         Item::Mappings(MappingChange {
-            target: TargetId(target),
             removed: removed.collect(),
-            added: added.collect(),
-            ..MappingChange::default()
+            ..MappingChange::adding(Nanos(0), TargetId(target), added.collect())
         })
     }
 
     fn snapshot(target: u32, at: u64) -> Item {
-        Item::Snapshot(Snapshot {
-            target: TargetId(target),
-            start: Nanos::from_millis(at),
-            end: Nanos::from_millis(at + 100),
-            nr_samples: 20,
-            regions: vec![RegionSnapshot {
-                age: 1,
-                age_ns: Nanos::from_millis(100),
-                ..RegionSnapshot::new(AddressRange::new(0x1000, 0x5000), Some(3.0))
-            }],
-            ..Snapshot::default()
-        })
+        let (start, length) = (Nanos::from_millis(at), Nanos::from_millis(100));
+        let region = RegionSnapshot::new(AddressRange::new(0x1000, 0x5000), Some(3.0));
+        let (times, regions) = ((start, start + length), vec![region.aged(1, length)]);
+        Item::Snapshot(Snapshot::new(TargetId(target), times, 20, regions))
     }
 
     fn items(bytes: &[u8]) -> Vec<Item> {
@@ -295,10 +273,8 @@ mod tests {
         };
         let names: Vec<&str> = reported.added.iter().map(|m| &*m.name).collect();
         assert_eq!(names, ["[heap]", "lib", ""]);
-        assert_eq!(
-            reported.added[1].range,
-            AddressRange::new(8 << 12, 12 << 12)
-        );
+        let grown = AddressRange::new(8 << 12, 12 << 12);
+        assert_eq!(reported.added[1].range, grown);
         assert_eq!(first.len(), 4);
         assert_eq!(first[2..], [snapshot(0, 100), snapshot(0, 200)]);
         assert_eq!(items(&second)[2..], [snapshot(0, 200)]);

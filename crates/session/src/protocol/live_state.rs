@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use isotherm_engine::{Cost, Nanos};
-use isotherm_policy::guard::GuardStatus;
+use isotherm_policy::guard::{GuardStatus, Returns};
 use isotherm_record::{GuardSample, Item, KernelMigrations};
 
 use super::machine::Machine;
@@ -22,6 +22,8 @@ pub struct LiveState {
     pub(super) nr_snapshots: u64,
     pub(super) monitor_rss: u64,
     pub(super) machine: Machine,
+    /// Rates at which memory is used again, by idle time.
+    pub(super) returns: Returns,
     pub(super) migrations: KernelMigrations,
     tuned: Option<SchemeChange>,
     /// Policies of pods, where the API server is asked for them.
@@ -49,6 +51,7 @@ impl LiveState {
             }
             Item::TargetExit(exit) => {
                 self.machine.forget(exit.target);
+                self.returns.forget(exit.target);
                 let ended = self.targets.remove(&exit.target.0);
                 if let Some(context) = ended.and_then(|of| of.context)
                     && { self.targets.values() }.all(|of| of.context.as_ref() != Some(&context))
@@ -61,6 +64,9 @@ impl LiveState {
                 self.nr_snapshots += 1;
                 if let Some(target) = self.targets.get_mut(&snapshot.target.0) {
                     target.view = View::of(&snapshot);
+                    if let Some(ends) = &snapshot.idle_ends {
+                        self.returns.observe(&snapshot, ends);
+                    }
                 }
             }
             Item::Pages(pages) => {

@@ -8,7 +8,7 @@ use isotherm_record::machine::NodeMemory;
 use isotherm_record::{CacheSample, HugeMemory, MachineSample, MappedMemory};
 
 /// Limit of the control groups that are listed one by one; it bounds the number of series.
-const GROUPS_MAX: usize = 100;
+const GROUPS_MAX: usize = 300;
 
 /// Last samples of the machine's memory, by context, with the control groups of the targets.
 #[derive(Debug, Default)]
@@ -70,6 +70,15 @@ impl Machine {
             sample.mapped.retain(|of| of.target != Some(target));
             sample.huge.retain(|of| of.target != target);
         }
+    }
+
+    /// Returns the targets of each control group.
+    pub(super) fn targets_by_group(&self) -> BTreeMap<&str, Vec<TargetId>> {
+        let mut by_group: BTreeMap<&str, Vec<TargetId>> = BTreeMap::new();
+        for (target, group) in &self.groups {
+            by_group.entry(group).or_default().push(*target);
+        }
+        by_group
     }
 
     pub(super) fn huge(&self) -> Vec<&HugeMemory> {
@@ -178,13 +187,10 @@ mod tests {
             target: TargetId(target),
             group: format!("/{target}"),
         };
-        let mut all: Vec<MappedMemory> = targets
-            .clone()
-            .map(|target| mapped(Some(target), u64::from(target) + 1))
-            .collect();
-        all.push(mapped(None, 1000));
+        let own = |target: u32| mapped(Some(target), u64::from(target) + 1);
+        let mapped = targets.clone().map(own).chain([mapped(None, 1000)]);
         MachineSample {
-            mapped: all,
+            mapped: mapped.collect(),
             groups: targets.map(group).collect(),
             ..MachineSample::default()
         }

@@ -114,6 +114,7 @@ impl Metrics<'_> {
         self.groups(&mut page);
         self.huge_pages(&mut page);
         self.page_cache(&mut page);
+        self.needed(&mut page);
         self.pods(&mut page);
         self.pod_policies(&mut page);
         self.blame(&mut page);

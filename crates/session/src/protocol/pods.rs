@@ -203,10 +203,8 @@ mod tests {
         let mut known = PodPolicies::new("n");
         let refused = || Err("403".to_owned());
         let notes = known.take(Nanos(1), refused());
-        assert!(
-            notes.len() == 1 && notes[0].contains("none is"),
-            "{notes:?}"
-        );
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("none is"), "{notes:?}");
         assert_eq!(known.take(Nanos(2), refused()), Vec::<String>::new());
         assert!(known.permits().is_empty() && known.answered_at.is_none());
         let both = || Ok(pods(&[("a", "reclaim"), ("b", "Reclaim"), ("c", "report")]));
@@ -216,10 +214,8 @@ mod tests {
         let wanted: PodPermits = [("a".to_owned(), Nanos(60_000_000_000))].into();
         assert_eq!(known.permits(), wanted);
         let notes = known.take(Nanos(5), refused());
-        assert!(
-            notes[0].contains("what they said before holds"),
-            "{notes:?}"
-        );
+        let is_told = notes[0].contains("what they said before holds");
+        assert!(is_told, "{notes:?}");
         assert_eq!(known.permits(), wanted);
         assert_eq!(known.answered_at, Some(Nanos(4)));
         assert_eq!(known.policy_of("b"), PodPolicyName::Invalid);

@@ -20,28 +20,18 @@ pub(super) fn items(names: &[Option<String>], event: &Event, simulation: &Simula
             mappings,
         } => {
             let added = mappings.iter().map(|(name, range, purpose)| Mapping {
-                range: *range,
-                permissions: "rw-p".to_owned(),
-                name: format!("[{name}]"),
                 unreclaimable: match purpose {
                     Use::Unreclaimable(why) => Some(*why),
                     _ => None,
                 },
+                ..Mapping::private(*range, format!("[{name}]"))
             });
             vec![
                 Item::TargetStart(TargetStart {
-                    time,
-                    target: *target,
-                    pid: 0,
-                    name: name.clone(),
                     context: names[*context].clone(),
+                    ..TargetStart::new(time, *target, 0, name.clone())
                 }),
-                Item::Mappings(MappingChange {
-                    time,
-                    target: *target,
-                    removed: Vec::new(),
-                    added: added.collect(),
-                }),
+                Item::Mappings(MappingChange::adding(time, *target, added.collect())),
             ]
         }
         Event::Ended { target, was_killed } => {

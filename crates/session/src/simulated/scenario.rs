@@ -150,8 +150,8 @@ struct MachineFile {
     cpus: Option<u32>,
     nodes: Option<Vec<NodeFile>>,
     swap: Option<SwapFile>,
-    thp: Option<ThpFile>,
-    defrag: Option<ThpFile>,
+    thp: Option<ThpMode>,
+    defrag: Option<Defrag>,
     #[serde(default, deserialize_with = "some_number")]
     compaction_proactiveness: Option<u32>,
 }
@@ -173,14 +173,6 @@ struct SwapFile {
     #[serde(default, deserialize_with = "some_number")]
     ratio: Option<f64>,
     read: Option<Time>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ThpFile {
-    Always,
-    Madvise,
-    Never,
 }
 
 /// Limit of the processes: more are a mistake.
@@ -213,7 +205,7 @@ struct MappingFile {
     name: String,
     size: Bytes,
     #[serde(default)]
-    kind: KindFile,
+    kind: Use,
     huge: Option<bool>,
     from: Option<Time>,
     fill: Option<Time>,
@@ -225,14 +217,6 @@ struct MappingFile {
     released_at: Option<Time>,
     #[serde(default)]
     access: Vec<AccessFile>,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum KindFile {
-    #[default]
-    Anon,
-    File,
 }
 
 #[derive(Deserialize)]
@@ -386,19 +370,11 @@ impl MachineFile {
         );
         Ok(MachineSpec {
             compaction_proactiveness,
-            defrag: match self.defrag {
-                Some(ThpFile::Always) => Defrag::Always,
-                Some(ThpFile::Never) => Defrag::Never,
-                Some(ThpFile::Madvise) | None => Defrag::Madvise,
-            },
+            defrag: self.defrag.unwrap_or_default(),
             cpus,
             nodes,
             swap: self.swap.map(SwapFile::spec).transpose()?,
-            thp: match self.thp {
-                Some(ThpFile::Always) => ThpMode::Always,
-                Some(ThpFile::Never) => ThpMode::Never,
-                Some(ThpFile::Madvise) | None => ThpMode::Madvise,
-            },
+            thp: self.thp.unwrap_or_default(),
             ..default
         })
     }
@@ -503,10 +479,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
             pattern: pattern.with_context(|| format!("mapping '{}'", mapping.name))?,
             name: mapping.name,
             range,
-            purpose: match mapping.kind {
-                KindFile::Anon => Use::Anon,
-                KindFile::File => Use::File,
-            },
+            purpose: mapping.kind,
             huge: mapping.huge,
             fill: Some((from, fill)),
             filled_of_block: mapping.filled_of_block,

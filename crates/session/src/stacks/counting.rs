@@ -105,20 +105,16 @@ mod tests {
     #[test]
     fn what_was_missed_is_about_what_comes_again() {
         let mut counting = Counting::new(0.0025, Nanos(0));
-        assert_eq!(
-            counting.update(Nanos::from_millis(1000), 600_000),
-            Some(false)
-        );
-        assert_eq!(counting.update(Nanos::from_millis(3000), 0), None);
+        let seconds = |n: u64| Nanos::from_millis(n * 1000);
+        assert_eq!(counting.update(seconds(1), 600_000), Some(false));
+        assert_eq!(counting.update(seconds(3), 0), None);
         let resumed = (4..200).find_map(|second| {
-            let now = Nanos::from_millis(second * 1000);
-            counting
-                .update(now, 0)
-                .map(|is_on| (is_on, counting.missed(now), second))
+            let is_on = counting.update(seconds(second), 0)?;
+            Some((is_on, counting.missed(seconds(second)), second))
         });
         let (is_on, missed, second) = resumed.expect("it goes on");
         assert!(is_on);
         assert_eq!(missed, 600_000 * (second - 1));
-        assert_eq!(counting.off, Nanos::from_millis((second - 1) * 1000));
+        assert_eq!(counting.off, seconds(second - 1));
     }
 }

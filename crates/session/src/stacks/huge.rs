@@ -313,10 +313,8 @@ mod tests {
             turn.map(|(_, at)| at / BLOCK_SIZE).collect::<Vec<u64>>()
         };
         let early = turn(&mut pages, second(4));
-        assert!(
-            [[3, 4], [4, 3]].contains(&[early[0], early[1]]),
-            "{early:?}"
-        );
+        let first = [early[0], early[1]];
+        assert!([[3, 4], [4, 3]].contains(&first), "{early:?}");
         assert_eq!(early[2..], [2, 1]);
         assert_eq!(turn(&mut pages, second(70))[2..], [2, 1, 0]);
     }

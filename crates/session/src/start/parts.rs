@@ -108,11 +108,6 @@ fn spawn(
         nix::sys::prctl::set_child_subreaper(true)
             .context("cannot become the parent of the command's orphans")?;
     }
-    let policy = match policy {
-        ThpPolicy::Inherit => thp::ProcessThpPolicy::Inherit,
-        ThpPolicy::Advised => thp::ProcessThpPolicy::Advised,
-        ThpPolicy::Never => thp::ProcessThpPolicy::Never,
-    };
     let started = thp::started_with(policy, || command.spawn())?;
     started.with_context(|| format!("cannot start {}", program.to_string_lossy()))
 }

@@ -121,11 +121,8 @@ mod tests {
         let mut admission = Admission::new(0.01);
         let (own, gone) = (std::process::id(), u32::MAX);
         admission.queue(&[own, gone], Nanos(0));
-        assert_eq!(
-            admission.next(true, Nanos(0)),
-            Some(own),
-            "the larger first"
-        );
+        let first = admission.next(true, Nanos(0));
+        assert_eq!(first, Some(own), "the larger first");
         admission.queue(&[own], Nanos(0));
         let text = |item: Option<Item>| match item {
             Some(Item::Note { text, .. }) => text,
@@ -134,9 +131,7 @@ mod tests {
         assert!(text(admission.note(Nanos(0))).starts_with("1 processes with "));
         assert!(admission.note(Nanos(0)).is_none());
         assert_eq!(admission.next(true, Nanos(0)), Some(own));
-        assert_eq!(
-            text(admission.note(Nanos(0))),
-            "all processes are watched now"
-        );
+        let all = text(admission.note(Nanos(0)));
+        assert_eq!(all, "all processes are watched now");
     }
 }

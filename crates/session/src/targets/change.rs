@@ -11,11 +11,7 @@ pub(super) fn change(
     old: &[MappedArea],
     new: &[MappedArea],
 ) -> MappingChange {
-    let mut change = MappingChange {
-        time,
-        target,
-        ..MappingChange::default()
-    };
+    let mut change = MappingChange::adding(time, target, Vec::new());
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
         match (old.peek(), new.peek()) {
@@ -63,15 +59,10 @@ mod tests {
         let old = [area(1, 2, "a"), area(3, 4, "b"), area(5, 6, "c")];
         let new = [area(1, 2, "a"), area(3, 9, "b"), area(10, 11, "d")];
         let change = change(TargetId(0), Nanos(7), &old, &new);
-        assert_eq!(
-            change.removed,
-            [AddressRange::new(3, 4), AddressRange::new(5, 6)]
-        );
-        let added: Vec<_> = change
-            .added
-            .iter()
-            .map(|m| (m.range.start, m.name.as_str()))
-            .collect();
-        assert_eq!(added, [(3, "b"), (10, "d")]);
+        let removed = [(3, 4), (5, 6)].map(|(start, end)| AddressRange::new(start, end));
+        assert_eq!(change.removed, removed);
+        let added = change.added.iter();
+        let added = added.map(|m| (m.range.start, m.name.as_str()));
+        assert!(added.eq([(3, "b"), (10, "d")]));
     }
 }

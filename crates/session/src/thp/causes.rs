@@ -8,7 +8,7 @@ use std::fs;
 use isotherm_linux::process::Runtime;
 use serde::Serialize;
 
-const SYSTEM: &str = "/sys/kernel/mm/transparent_hugepage";
+use super::sizes::{SYSTEM, chosen};
 
 /// Cause of huge pages, or of their absence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -46,23 +46,15 @@ struct Sources {
     sizes: Vec<(u64, String)>,
 }
 
-/// Returns the causes for the process `pid`, those of the system first.
-pub fn causes(pid: u32) -> Vec<Cause> {
+/// Returns the causes for the process `pid`, those of the system first. `policies` are those of each page size, in KiB.
+pub(super) fn causes(pid: u32, policies: Vec<(u64, String)>) -> Vec<Cause> {
     let of_process = |file: &str| {
         let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    let enabled = |folder: &str| fs::read_to_string(format!("{SYSTEM}{folder}/enabled"));
-    let mut sizes: Vec<(u64, String)> = { fs::read_dir(SYSTEM).into_iter().flatten().flatten() }
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-            Some((size.parse().ok()?, enabled(&format!("/{name}")).ok()?))
-        })
-        .collect();
-    sizes.sort_unstable();
+    let general = || fs::read_to_string(format!("{SYSTEM}/enabled"));
     // Since Linux 6.8 this size has a policy of its own, unless it inherits the general one.
-    let own = sizes
+    let own = policies
         .iter()
         .find(|(size, policy)| *size == 2048 && chosen(policy) != "inherit");
     let of_2_mib = own.map(|(_, policy)| policy.clone());
@@ -72,15 +64,9 @@ pub fn causes(pid: u32) -> Vec<Cause> {
         command_line: of_process("cmdline"),
         maps: of_process("maps"),
         runtime: Runtime::of_process(pid),
-        enabled: of_2_mib.unwrap_or_else(|| enabled("").unwrap_or_default()),
-        sizes,
+        enabled: of_2_mib.unwrap_or_else(|| general().unwrap_or_default()),
+        sizes: policies,
     })
-}
-
-/// Returns the policy in brackets.
-fn chosen(policy: &str) -> &str {
-    let from = policy.split_once('[').map_or("", |(_, rest)| rest);
-    from.split_once(']').map_or("", |(chosen, _)| chosen)
 }
 
 fn found(of: &Sources) -> Vec<Cause> {
@@ -218,33 +204,17 @@ mod tests {
         let (libc, jvm) = ("7f0-7f1 r-xp 0 08:01 1 /usr/lib/libc.so.6", "/x/libjvm.so");
         let glibc = "A=b\0GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
         let huge = "java\0-XX:+UseTransparentHugePages";
-        for (of, fact, setting) in [
-            (
-                of("", "", ""),
-                "the system makes huge pages only",
-                "for more, in all",
-            ),
-            (
-                of(libc, "", ""),
-                "glibc's malloc does not ask",
-                "for more: restart",
-            ),
-            (of(libc, glibc, ""), "glibc's malloc asks", ""),
-            (
-                of(jvm, "", "java\0-jar"),
-                "the JVM does not ask",
-                "for more: restart",
-            ),
-            (of(jvm, "", huge), "the JVM asks", ""),
-            (
-                of("/libjemalloc.so.2", "", ""),
-                "jemalloc does not ask",
-                "for more: restart",
-            ),
-            (of("", "MALLOC_CONF=thp:always", ""), "jemalloc asks", ""),
-        ] {
-            check(&of, fact, setting);
-        }
+        let (system, restart) = ("the system makes huge pages only", "for more: restart");
+        check(&of("", "", ""), system, "for more, in all");
+        check(&of(libc, "", ""), "glibc's malloc does not ask", restart);
+        check(&of(libc, glibc, ""), "glibc's malloc asks", "");
+        let jar = "java\0-jar";
+        check(&of(jvm, "", jar), "the JVM does not ask", restart);
+        check(&of(jvm, "", huge), "the JVM asks", "");
+        let jemalloc = of("/libjemalloc.so.2", "", "");
+        check(&jemalloc, "jemalloc does not ask", restart);
+        let asks = of("", "MALLOC_CONF=thp:always", "");
+        check(&asks, "jemalloc asks", "");
         let disabled = Sources {
             status: "Name:\tredis\nTHP_enabled:\t0\n".to_owned(),
             sizes: vec![
@@ -254,11 +224,8 @@ mod tests {
             runtime: Some(Runtime::Go),
             ..of("", "", "redis-server")
         };
-        check(
-            &disabled,
-            "the process has huge pages disabled",
-            "for more: disable-thp no in redis.conf",
-        );
+        let setting = "for more: disable-thp no in redis.conf";
+        check(&disabled, "the process has huge pages disabled", setting);
         check(&disabled, "smaller huge pages (mTHP): 64 KiB inherit", "");
         check(&disabled, "Go's run time", "");
         assert!(found(&Sources::default())[0].prevents_all);

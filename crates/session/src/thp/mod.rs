@@ -3,69 +3,46 @@
 //!
 //! Approach: page walks of a sample of blocks are measured without hardware counters
 //! ([`ProcessActuator::page_walks`]). Multiplied by the longest time that a walk takes on this machine
-//! ([`ProcessActuator::longest_walk`]), they bound the gain. On request the gain is measured: some blocks become huge and are
-//! split again, in turns. The walks of other blocks, which stay small, are a clock of the program's speed (see
-//! `isotherm_policy`, `apply/trial.rs`).
+//! ([`ProcessActuator::longest_walk`]), they bound the gain. On request the gain is measured by a trial ([`trial`]): of
+//! huge pages where memory is small, of small pages where it is huge. Huge pages are looked into then ([`sizes`]).
 //!
 //! Limits: memory of files and shared memory is not judged. The gain of all blocks is extrapolated from the tried ones.
 //! A program whose speed changes by itself needs more turns.
 
 mod causes;
-
-use std::collections::BTreeSet;
-use std::thread;
-use std::time::Duration;
+mod sizes;
+mod trial;
 
 use isotherm_engine::monitor::bits;
-use isotherm_engine::statistics::mean_and_error;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE, PAGES_PER_BLOCK, TargetId};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
 use isotherm_policy::scheme::huge::{BlockUse, MAX_WASTE};
 use serde::Serialize;
 
-pub use causes::{Cause, causes};
+use trial::{SAMPLE, speed, trial};
+
+pub use causes::Cause;
+pub use sizes::{ThpPageSize, ThpSplit};
+pub use trial::ThpTrial;
 
 const TARGET: TargetId = TargetId(0);
-/// Blocks whose page walks are measured.
-const SAMPLE: usize = 64;
-/// Measurements of the sample, and the time between two.
-const MEASURED: usize = 20;
-const BETWEEN: Duration = Duration::from_millis(45);
 /// Number of huge pages that are read to estimate the part that was never written.
 const READ: usize = 128;
-/// Divisor of the number of blocks that a trial makes huge, and the greatest number.
-const TRIED_PART: usize = 2;
-const TRIED_MAX: usize = 512;
-/// Numbers of pairs of turns after which a clear result ends the trial, each with Student's t: 95 % for all
-/// three together (Bonferroni).
-const PAIRS: [(usize, f64); 3] = [(5, 3.96), (10, 2.93), (15, 2.72)];
 /// Gain from which huge pages are worth setting.
 const WORTHWHILE: f64 = 0.01;
-
-/// Result of a trial: turns with small pages, and with huge ones.
-#[derive(Clone, Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThpTrial {
-    /// Bytes that were huge in the second turn of each pair.
-    pub huge_bytes: u64,
-    /// Speed with huge pages relative to small ones, for each pair of turns.
-    pub speeds: Vec<f64>,
-    /// Gain by these huge pages: lower bound, mean and upper bound (95 %), as shares of the speed.
-    pub gain: [f64; 3],
-    /// Predicted gain if all blocks that are half in memory were huge.
-    pub gain_of_all: [f64; 3],
-    /// Whether the huge pages were split again.
-    pub is_undone: bool,
-}
 
 /// Answer to the question whether huge pages should be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ThpVerdict {
-    /// Nearly all memory that can be huge is so already.
+    /// Nearly all memory that can be huge is so already. What that gains is unclear, or was not measured.
     HasThem,
+    /// Nearly all memory that can be huge is so already, and that gains 1 % or more.
+    Keep,
+    /// Nearly all memory that can be huge is so already, and that gains less than 1 %.
+    Fewer,
     /// The gain is 1 % or more, and memory grows by a tenth at most.
     Set,
     /// The gain is 1 % or more, and memory grows by more: only some blocks should be huge.
@@ -89,7 +66,7 @@ pub enum NotTried {
     Disabled,
     /// No page walks were seen.
     NoWalks,
-    /// It ended before it had a result: by the caller, or as no page became huge.
+    /// It ended before it had a result: by the caller, without page walks, or as no page became huge.
     Ended,
 }
 
@@ -100,7 +77,9 @@ impl NotTried {
             Self::NotAsked => "--try was not given",
             Self::Disabled => "huge pages are disabled for this process",
             Self::NoWalks => "no page walks were seen; is the process idle?",
-            Self::Ended => "it was stopped, or the kernel made no huge page; all is as before",
+            Self::Ended => {
+                "it was stopped, no page walks were seen, or the kernel made no huge page; all is as before"
+            }
         }
     }
 }
@@ -127,6 +106,10 @@ pub struct ThpReport {
     pub walk_ns_max: Option<f64>,
     /// Estimate of the CPU time that huge pages save at most, as a share of one CPU.
     pub saved_share_max: Option<f64>,
+    /// Cost of each page size that the kernel offers, the smallest first.
+    pub page_sizes: Vec<ThpPageSize>,
+    /// Sample of the huge pages that was split for a while; `null` if there was none.
+    pub split: Option<ThpSplit>,
     /// Result of the trial, if one was made.
     pub trial: Option<ThpTrial>,
     /// Reason why none was made.
@@ -149,97 +132,129 @@ pub fn judge(
 ) -> anyhow::Result<ThpReport> {
     let process = Process::open(pid)?;
     let name = process.name();
-    let causes = causes(pid);
+    let policies = sizes::policies();
     let mut actuator = ProcessActuator::new(ActOptions::default())?;
     actuator.add(TARGET, process)?;
     let all = actuator.private_blocks(TARGET)?;
     let (huge, small): (Vec<BlockUse>, Vec<BlockUse>) =
         all.into_iter().partition(|block| block.is_huge);
-    let resident = |blocks: &[BlockUse]| {
-        let pages = blocks
-            .iter()
-            .map(|block| u64::from(bits::count(&block.present)));
-        pages.sum::<u64>() * PAGE_SIZE
-    };
-    // As in schemes: only blocks that are half in memory become huge.
-    let dense = |block: &&BlockUse| block.missing() <= PAGES_PER_BLOCK as u32 / 2;
-    let candidates: Vec<u64> = small
-        .iter()
-        .filter(dense)
-        .map(|block| block.block)
-        .collect();
+    let addresses: Vec<u64> = huge.iter().map(|block| block.block).collect();
+    let causes = causes::causes(pid, policies.clone());
+    let mut inside = None;
+    // Where no huge page is possible, what is split would stay so.
+    if is_tried && causes.iter().all(|cause| !cause.prevents_all) {
+        // The first tenth of the progress.
+        inside = sizes::inside(&mut actuator, &addresses, |done| goes_on(done / 10.0))?;
+    }
+    let used = inside.as_ref().map(|(_, used)| used.as_slice());
+    let page_sizes = sizes::page_sizes(&policies, &small, used);
     let mut report = ThpReport {
         pid,
         name,
         small_bytes: resident(&small),
         huge_bytes: resident(&huge),
-        waste_bytes: small
-            .iter()
-            .map(|block| u64::from(block.missing()))
-            .sum::<u64>()
-            * PAGE_SIZE,
-        never_written_bytes: never_written(&mut actuator, &huge)?,
+        waste_bytes: page_sizes.last().map_or(0, |size| size.added_bytes),
+        never_written_bytes: never_written(&mut actuator, &addresses)?,
         page_walks_per_s: None,
         walk_ns_max: None,
         saved_share_max: None,
+        page_sizes,
+        split: inside.map(|(split, _)| split),
         trial: None,
         not_tried: Some(NotTried::NotAsked).filter(|_| !is_tried),
         causes,
         verdict: ThpVerdict::Unclear,
     };
-    let sample = spread(&candidates, SAMPLE);
-    let is_possible = report.causes.iter().all(|cause| !cause.prevents_all);
-    if !sample.is_empty() && goes_on(0.0) {
-        let walks = speed(&mut actuator, &sample)?;
-        report.page_walks_per_s = walks.map(|walks| walks * candidates.len() as f64);
-        let bytes = candidates.len() as u64 * BLOCK_SIZE;
-        let longest = ProcessActuator::longest_walk(bytes);
-        report.walk_ns_max = longest.map(|seconds| seconds * 1e9);
-        let saved = report.page_walks_per_s.zip(longest);
-        report.saved_share_max = saved.map(|(walks, seconds)| walks * seconds);
-        if is_tried {
-            report.trial = if !is_possible {
-                report.not_tried = Some(NotTried::Disabled);
-                None
-            } else if walks.is_none_or(|walks| walks <= 0.0) {
-                report.not_tried = Some(NotTried::NoWalks);
-                None
-            } else {
-                trial(&mut actuator, &candidates, goes_on)?
-            };
+    // As in schemes: only blocks that are half in memory become huge.
+    let dense = |block: &&BlockUse| block.missing() <= PAGES_PER_BLOCK as u32 / 2;
+    let dense = small.iter().filter(dense).map(|block| block.block);
+    let candidates = if report.is_huge() {
+        addresses
+    } else {
+        dense.collect()
+    };
+    let goes_on = |done: f64| goes_on(0.1 + 0.9 * done);
+    measure(&mut actuator, &mut report, &candidates, goes_on)?;
+    report.verdict = verdict(&report);
+    Ok(report)
+}
+
+/// Enters the page walks of the candidates, and the result of a trial if none is excluded so far.
+fn measure(
+    actuator: &mut ProcessActuator,
+    report: &mut ThpReport,
+    candidates: &[u64],
+    mut goes_on: impl FnMut(f64) -> bool,
+) -> anyhow::Result<()> {
+    if !candidates.is_empty() && goes_on(0.0) {
+        if !report.is_huge() {
+            let walks = speed(actuator, &spread(candidates, SAMPLE))?;
+            report.page_walks_per_s = walks.map(|walks| walks * candidates.len() as f64);
+            let bytes = candidates.len() as u64 * BLOCK_SIZE;
+            let longest = ProcessActuator::longest_walk(bytes);
+            report.walk_ns_max = longest.map(|seconds| seconds * 1e9);
+            let saved = report.page_walks_per_s.zip(longest);
+            report.saved_share_max = saved.map(|(walks, seconds)| walks * seconds);
+        }
+        let has_walks = report.page_walks_per_s.is_some_and(|walks| walks > 0.0);
+        if report.not_tried.is_some() {
+            return Ok(());
+        } else if report.causes.iter().any(|cause| cause.prevents_all) {
+            report.not_tried = Some(NotTried::Disabled);
+        } else if !report.is_huge() && !has_walks {
+            report.not_tried = Some(NotTried::NoWalks);
+        } else {
+            report.trial = trial(actuator, candidates, report.is_huge(), goes_on)?;
         }
     }
     if report.trial.is_none() {
         report.not_tried = report.not_tried.or(Some(NotTried::Ended));
     }
-    report.verdict = verdict(&report);
-    Ok(report)
+    Ok(())
+}
+
+impl ThpReport {
+    /// Returns whether nearly all memory that can be huge is so already.
+    fn is_huge(&self) -> bool {
+        self.small_bytes * 10 <= self.small_bytes + self.huge_bytes
+    }
+
+    /// Returns the largest page size below 2 MiB that adds no more memory than schemes may waste.
+    pub fn smaller_size(&self) -> Option<&ThpPageSize> {
+        let most = MAX_WASTE * (self.small_bytes + self.huge_bytes) as f64;
+        let mut sizes = self.page_sizes.iter().rev();
+        sizes.find(|size| {
+            (PAGE_SIZE + 1..BLOCK_SIZE).contains(&size.page_bytes)
+                && size.added_bytes as f64 <= most
+        })
+    }
+}
+
+fn resident(blocks: &[BlockUse]) -> u64 {
+    let pages = blocks
+        .iter()
+        .map(|block| u64::from(bits::count(&block.present)));
+    pages.sum::<u64>() * PAGE_SIZE
 }
 
 fn verdict(report: &ThpReport) -> ThpVerdict {
     let all = report.small_bytes + report.huge_bytes;
-    let set = || {
-        if report.waste_bytes as f64 > MAX_WASTE * all as f64 {
-            ThpVerdict::SetSome
-        } else {
-            ThpVerdict::Set
-        }
-    };
-    if all == 0 {
-        return ThpVerdict::NoMemory;
-    } else if report.small_bytes * 10 <= all {
-        return ThpVerdict::HasThem;
-    }
-    // A walk takes longer if its entries are in no cache.
-    let estimate = report.saved_share_max.map(|saved| 3.0 * saved);
     let low = report.trial.as_ref().map(|trial| trial.gain_of_all[0]);
     let high = report.trial.as_ref().map(|trial| trial.gain_of_all[2]);
-    if low.is_some_and(|low| low >= WORTHWHILE) {
-        set()
-    } else if high.or(estimate).is_some_and(|high| high < WORTHWHILE) {
-        ThpVerdict::Leave
-    } else {
-        ThpVerdict::Unclear
+    // A walk takes longer if its entries are in no cache.
+    let estimate = report.saved_share_max.map(|saved| 3.0 * saved);
+    let gains = low.is_some_and(|low| low >= WORTHWHILE);
+    let gains_not = high.or(estimate).is_some_and(|high| high < WORTHWHILE);
+    let grows = report.waste_bytes as f64 > MAX_WASTE * all as f64;
+    match (report.is_huge(), gains, gains_not) {
+        _ if all == 0 => ThpVerdict::NoMemory,
+        (true, true, _) => ThpVerdict::Keep,
+        (true, _, true) => ThpVerdict::Fewer,
+        (true, ..) => ThpVerdict::HasThem,
+        (_, true, _) if grows => ThpVerdict::SetSome,
+        (_, true, _) => ThpVerdict::Set,
+        (_, _, true) => ThpVerdict::Leave,
+        _ => ThpVerdict::Unclear,
     }
 }
 
@@ -249,125 +264,11 @@ fn spread(blocks: &[u64], nr: usize) -> Vec<u64> {
     blocks.iter().copied().step_by(step).collect()
 }
 
-fn never_written(actuator: &mut ProcessActuator, huge: &[BlockUse]) -> anyhow::Result<Option<u64>> {
-    let blocks: Vec<u64> = huge.iter().map(|block| block.block).collect();
+fn never_written(actuator: &mut ProcessActuator, huge: &[u64]) -> anyhow::Result<Option<u64>> {
     let (mut unused, mut nr) = (0, 0);
-    actuator.block_uses(TARGET, &spread(&blocks, READ), true, |block| {
+    actuator.block_uses(TARGET, &spread(huge, READ), true, |block| {
         unused += u64::from(block.unused.unwrap_or(0));
         nr += 1;
     })?;
-    Ok((nr > 0).then(|| unused * PAGE_SIZE * blocks.len() as u64 / nr))
-}
-
-/// Returns the mean page walks a second of one of `blocks`, over about a second; `None` if most cannot be
-/// measured.
-fn speed(actuator: &mut ProcessActuator, blocks: &[u64]) -> anyhow::Result<Option<f64>> {
-    let (mut walks, mut nr) = (0.0, 0_u32);
-    for _ in 0..MEASURED {
-        actuator.page_walks(TARGET, blocks, |_, of_block| {
-            walks += of_block;
-            nr += 1;
-        })?;
-        thread::sleep(BETWEEN);
-    }
-    let is_known = 2 * nr as usize > MEASURED * blocks.len();
-    Ok(is_known.then(|| walks / f64::from(nr)))
-}
-
-/// Makes some of the candidates huge and splits them again, in turns.
-fn trial(
-    actuator: &mut ProcessActuator,
-    candidates: &[u64],
-    goes_on: impl FnMut(f64) -> bool,
-) -> anyhow::Result<Option<ThpTrial>> {
-    let controls = spread(candidates, SAMPLE.min(candidates.len() / 4));
-    let known: BTreeSet<u64> = controls.iter().copied().collect();
-    let others: Vec<u64> = { candidates.iter().copied() }
-        .filter(|block| !known.contains(block))
-        .collect();
-    let tried = spread(&others, (candidates.len() / TRIED_PART).clamp(1, TRIED_MAX));
-    let result = turns(actuator, (candidates, &controls, &tried), goes_on);
-    // However it ended, nothing stays huge.
-    let nr_left = actuator.set_huge(TARGET, &tried, false)?;
-    let mut result = result?;
-    if let Some(trial) = &mut result {
-        trial.is_undone = nr_left == 0;
-    }
-    Ok(result)
-}
-
-fn turns(
-    actuator: &mut ProcessActuator,
-    (candidates, controls, tried): (&[u64], &[u64], &[u64]),
-    mut goes_on: impl FnMut(f64) -> bool,
-) -> anyhow::Result<Option<ThpTrial>> {
-    let most = PAIRS[PAIRS.len() - 1].0;
-    let (mut speeds, mut result) = (Vec::new(), None::<ThpTrial>);
-    let Some(mut before) = speed(actuator, controls)? else {
-        return Ok(None);
-    };
-    for (pairs, t) in PAIRS {
-        let mut nr_huge = 0;
-        while speeds.len() < pairs {
-            if !goes_on(speeds.len() as f64 / most as f64) {
-                return Ok(result);
-            }
-            nr_huge = actuator.set_huge(TARGET, tried, true)?;
-            let huge = speed(actuator, controls)?;
-            actuator.set_huge(TARGET, tried, false)?;
-            let (Some(huge), Some(after)) = (huge, speed(actuator, controls)?) else {
-                return Ok(result);
-            };
-            // Between two turns of small pages, so that a steady change of the load does not count.
-            let small = (before * after).sqrt();
-            if nr_huge == 0 || small <= 0.0 {
-                return Ok(result);
-            }
-            speeds.push(huge / small);
-            before = after;
-        }
-        let gain = bounds(&speeds, t);
-        let ratio = candidates.len() as f64 / nr_huge as f64;
-        let of_all = gain.map(|gain| extrapolated(gain, ratio));
-        result = Some(ThpTrial {
-            huge_bytes: nr_huge as u64 * BLOCK_SIZE,
-            speeds: speeds.clone(),
-            gain,
-            gain_of_all: of_all,
-            is_undone: false,
-        });
-        if of_all[0] >= WORTHWHILE || of_all[2] < WORTHWHILE {
-            break;
-        }
-    }
-    Ok(result)
-}
-
-/// Returns the gain by `ratio` times as many huge pages: each saves the same time.
-fn extrapolated(gain: f64, ratio: f64) -> f64 {
-    let saved = (1.0 - 1.0 / (1.0 + gain).max(0.1)) * ratio;
-    1.0 / (1.0 - saved.min(0.9)) - 1.0
-}
-
-/// Returns the mean gain by the geometric mean of speeds, between its bounds.
-fn bounds(speeds: &[f64], t: f64) -> [f64; 3] {
-    let logs: Vec<f64> = speeds.iter().map(|speed| speed.max(1e-3).ln()).collect();
-    let (mean, error) = mean_and_error(&logs).unwrap_or_default();
-    let error = t * error;
-    [mean - error, mean, mean + error].map(|log| log.exp() - 1.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gains_have_bounds_and_grow_with_the_memory() {
-        let [low, mean, high] = bounds(&[1.1, 1.12, 1.08, 1.11, 1.09], 2.78);
-        assert!(low > 0.07 && high < 0.13 && (mean - 0.1).abs() < 0.002);
-        // A tenth of the time is saved by a quarter of the memory: four tenths by all of it.
-        assert!((extrapolated(1.0 / 0.9 - 1.0, 4.0) - (1.0 / 0.6 - 1.0)).abs() < 1e-9);
-        assert!(extrapolated(-0.1, 4.0) < -0.1);
-        assert!(extrapolated(3.0, 4.0).is_finite());
-    }
+    Ok((nr > 0).then(|| unused * PAGE_SIZE * huge.len() as u64 / nr))
 }

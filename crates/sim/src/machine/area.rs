@@ -4,21 +4,26 @@ use std::ops::Range;
 
 use isotherm_engine::{AddressRange, Nanos};
 use isotherm_policy::Unreclaimable;
+use serde::Deserialize;
 
 use super::node_pages::NodePages;
 use super::pattern::{Pattern, Span};
 use crate::memory::Page;
 
-/// Use of a mapping's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Use of a mapping's memory; a scenario can name the first two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Use {
     /// Anonymous memory.
+    #[default]
     Anon,
     /// Pages of files.
     File,
     /// Memory, anonymous or not, that other processes map as well: no process can page it out alone.
+    #[serde(skip)]
     Shared,
     /// Memory, anonymous or not, of which the kernel reclaims no page.
+    #[serde(skip)]
     Unreclaimable(Unreclaimable),
 }
 

@@ -7,6 +7,7 @@
 
 use isotherm_engine::Nanos;
 use isotherm_policy::compaction::{CompactionAttributes, CompactionStatus, NodeFacts};
+use serde::Deserialize;
 
 use super::SimMachine;
 use crate::compaction::Scanners;
@@ -14,7 +15,8 @@ use crate::kcompactd::{Kcompactd, Round, node_facts};
 use crate::memory::{BLOCK_ORDER, Memory, Page, Pfn};
 
 /// Faults that compact memory if they find no huge page: `/sys/kernel/mm/transparent_hugepage/defrag`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Defrag {
     /// All such faults.
     Always,

@@ -2,13 +2,15 @@
 
 use isotherm_engine::Nanos;
 use isotherm_policy::Refusal;
+use serde::Deserialize;
 
 use super::area::Use;
 use super::{BLOCK, Defrag, Place, SimMachine, block_at};
 use crate::memory::Page;
 
 /// `/sys/kernel/mm/transparent_hugepage/enabled`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ThpMode {
     /// Huge pages for all anonymous memory.
     Always,

@@ -320,10 +320,7 @@ impl TableProbe for SimProbe<'_> {
         for &address in blocks {
             let mut facts = BlockFacts {
                 address,
-                huge: false,
-                present: [0; 8],
-                accessed: [0; 8],
-                swapped: [0; 8],
+                ..BlockFacts::default()
             };
             self.look_at_block(target, &mut facts);
             self.judge(target, &facts);

@@ -4,6 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The free blocks of the second zone, by order, while nothing is allocated.
+const WHOLE: [u64; 11] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3];
+
 fn small() -> Memory {
     let zones = vec![("DMA32", 1024), ("Normal", 3 * 1024)];
     let more = vec![("Normal", 2 * 1024)];
@@ -15,10 +18,7 @@ fn new_memory_is_free_in_the_largest_blocks() {
     let memory = small();
     memory.check().expect("nothing is lost");
     assert_eq!(memory.free_pages(), 6 * 1024);
-    assert_eq!(
-        memory.zones()[1].free_blocks,
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]
-    );
+    assert_eq!(memory.zones()[1].free_blocks, WHOLE);
     assert_eq!(memory.zones_of(1).collect::<Vec<_>>(), [2]);
 }
 
@@ -26,15 +26,10 @@ fn new_memory_is_free_in_the_largest_blocks() {
 fn a_block_is_split_and_joined_again() {
     let mut memory = small();
     let frame = memory.allocate_kernel(1, 0).expect("free");
-    assert_eq!(
-        memory.zones()[1].free_blocks,
-        [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]
-    );
+    let split = [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2];
+    assert_eq!(memory.zones()[1].free_blocks, split);
     memory.free_kernel(frame, 0);
-    assert_eq!(
-        memory.zones()[1].free_blocks,
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]
-    );
+    assert_eq!(memory.zones()[1].free_blocks, WHOLE);
 }
 
 #[test]

@@ -22,19 +22,16 @@ fn ranges_lists_and_names_are_read() {
         |text: &str, wanted: &str| assert_eq!(parsed(text).as_deref(), Ok(wanted), "{text}");
     check("age=5s", "5 s");
     check("age=10s, 5s,10s", "5 s | 10 s");
-    check(
-        "age=8.1s..12.5s",
-        "8.1 s | 8.5 s | 9 s | 10 s | 11 s | 12 s | 12.5 s",
-    );
+    let even = "8.1 s | 8.5 s | 9 s | 10 s | 11 s | 12 s | 12.5 s";
+    check("age=8.1s..12.5s", even);
     check("age = 1s..2min:4", "1 s | 5 s | 25 s | 2 min");
     check("size=4K..20K", "4 KiB | 8 KiB | 16 KiB | 20 KiB");
     check("size=5000", "8 KiB");
     check("rate=0%..0.3%", "0 % | 0.1 % | 0.2 % | 0.3 %");
     check("quota=512G..max", "512 GiB | 1 TiB | max");
     check("density=98%..", "98 % | 100 %");
-    assert!(
-        parsed("age").is_ok_and(|all| all.starts_with("2 s | 2.2 s") && all.ends_with("1 min"))
-    );
+    let all = parsed("age").expect("a name alone");
+    assert!(all.starts_with("2 s | 2.2 s") && all.ends_with("1 min"));
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(super) fn json(of: &Curves, arrays: &mut Arrays) -> Value {
         "idle": reclaim(&of_reclaim.points, arrays),
         "backoff": reclaim(&of_reclaim.backoff_points, arrays),
         "huge": of.huge.as_ref().map(huge),
+        "needed": of.needed.map(|needed| needed.words()),
     })
 }
 

@@ -24,28 +24,16 @@ pub(crate) fn trace(path: &Path, scans: u64) {
     let mut writer =
         Writer::create(File::create(path).expect("a file"), &header).expect("a record");
     let mut write = |item: Item| writer.write(&item).expect("written");
-    write(Item::TargetStart(TargetStart {
-        time: second(0),
-        name: "drawn".into(),
-        ..TargetStart::default()
-    }));
-    write(Item::Mappings(MappingChange {
-        time: second(0),
-        added: vec![Mapping {
-            range: AddressRange::new(START, START + BLOCKS * BLOCK_SIZE),
-            permissions: "rw-p".into(),
-            name: "[heap]".into(),
-            unreclaimable: None,
-        }],
-        ..MappingChange::default()
-    }));
+    let (time, target) = (second(0), TargetId(0));
+    let start = TargetStart::new(time, target, 0, "drawn");
+    write(Item::TargetStart(start));
+    let range = AddressRange::new(START, START + BLOCKS * BLOCK_SIZE);
+    let heap = vec![Mapping::private(range, "[heap]")];
+    write(Item::Mappings(MappingChange::adding(time, target, heap)));
     for scan in 0..scans {
-        write(Item::Pages(PageSnapshot {
-            target: TargetId(0),
-            start: second(scan),
-            end: second(scan + 1),
-            blocks: (0..BLOCKS).map(|block| seen(block, scan)).collect(),
-        }));
+        let times = (second(scan), second(scan + 1));
+        let blocks = (0..BLOCKS).map(|block| seen(block, scan)).collect();
+        write(Item::Pages(PageSnapshot::new(target, times, blocks)));
     }
     writer.finish().expect("finished");
 }

@@ -237,12 +237,7 @@ mod tests {
         let case = Case::draw(3, 4);
         let small = case.within(64 << 20);
         assert_eq!(small.total, 64 << 20);
-        assert_eq!(
-            Case {
-                total: case.total,
-                ..small
-            },
-            case
-        );
+        let total = case.total;
+        assert_eq!(Case { total, ..small }, case);
     }
 }

@@ -160,11 +160,9 @@ mod tests {
 
     #[test]
     fn phases_differ_and_what_is_paged_out_is_cold_at_first() {
-        let case = Case {
-            paged_out: 0.5,
-            piece: Some(64 << 10),
-            ..Case::draw(1, 1).within(128 << 20)
-        };
+        let mut case = Case::draw(1, 1).within(128 << 20);
+        case.paged_out = 0.5;
+        case.piece = Some(64 << 10);
         let layout = CaseLayout::new(case);
         assert_ne!(layout.hot(0), layout.hot(1));
         let hot = layout.hot(0);
@@ -175,10 +173,8 @@ mod tests {
 
     #[test]
     fn random_touches_come_to_all_pages_alike() {
-        let case = Case {
-            order: TouchOrder::Random,
-            ..Case::draw(1, 0)
-        };
+        let mut case = Case::draw(1, 0);
+        case.order = TouchOrder::Random;
         let layout = CaseLayout::new(case);
         let mut counts = [0u32; 100];
         (0..100_000).for_each(|p| counts[layout.at(p, 100)] += 1);

@@ -404,11 +404,9 @@ mod tests {
     use super::*;
 
     fn pace(order: TouchOrder) -> (Pace, Instant) {
-        let case = Case {
-            order,
-            period: Nanos::from_millis(100),
-            ..Case::draw(1, 1)
-        };
+        let mut case = Case::draw(1, 1);
+        case.order = order;
+        case.period = Nanos::from_millis(100);
         let now = Instant::now();
         (Pace::new(case, 1000, now), now)
     }

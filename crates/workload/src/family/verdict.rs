@@ -201,7 +201,7 @@ mod tests {
     use super::super::case::TouchOrder;
     use super::super::journal::tests::{BASE, case, journal, steady};
     use super::*;
-    use isotherm_engine::{AddressRange, RegionMemory};
+    use isotherm_engine::{AddressRange, RegionMemory, TargetId};
 
     /// Returns a program that touches all of a quarter of 32 MiB again and again in the first half second.
     fn program() -> TouchJournal {
@@ -214,13 +214,8 @@ mod tests {
     }
 
     fn snapshot(regions: Vec<RegionSnapshot>) -> Snapshot {
-        Snapshot {
-            start: Nanos::from_millis(100),
-            end: Nanos::from_millis(400),
-            nr_samples: 1,
-            regions,
-            ..Snapshot::default()
-        }
+        let times = [100, 400].map(Nanos::from_millis);
+        Snapshot::new(TargetId(0), times.into(), 1, regions)
     }
 
     fn verdict_of(regions: Vec<RegionSnapshot>) -> Verdict {
@@ -255,10 +250,7 @@ mod tests {
             touched: 8 << 20,
             ..RegionMemory::default()
         };
-        let mixed = RegionSnapshot {
-            memory: Some(memory),
-            ..region(0, 8192, Some(0.5))
-        };
+        let mixed = region(0, 8192, Some(0.5)).holding(memory);
         // The sum is right.
         check(vec![mixed], [Some(0.25), Some(0.25), Some(0.0)]);
     }
@@ -281,10 +273,8 @@ mod tests {
             phase: 0,
         }];
         let all = vec![region(0, 8192, Some(1.0))];
-        let late = Snapshot {
-            end: Nanos::from_millis(501),
-            ..snapshot(all)
-        };
+        let mut late = snapshot(all);
+        late.end = Nanos::from_millis(501);
         let verdict = super::verdict(&journal(case(TouchOrder::Sweep), sweep), &late);
         assert!(!verdict.is_decided());
         assert_eq!((verdict.precision(), verdict.recall()), (None, None));
@@ -292,10 +282,7 @@ mod tests {
 
     #[test]
     fn idle_memory_that_was_touched_is_found() {
-        let idle = RegionSnapshot {
-            age_ns: Nanos::from_millis(5000),
-            ..region(0, 8192, Some(0.0))
-        };
+        let idle = region(0, 8192, Some(0.0)).aged(0, Nanos::from_millis(5000));
         let old = verdict_of(vec![idle]);
         assert!((old.wrongly_idle - 2048.0).abs() < 1e-9);
         let young = verdict_of(vec![region(0, 8192, Some(0.0))]);
@@ -304,10 +291,8 @@ mod tests {
 
     #[test]
     fn only_the_programs_memory_is_judged_but_sums_are_of_the_whole_process() {
-        let beside = RegionSnapshot {
-            range: AddressRange::new(BASE - (64 << 20), BASE),
-            ..region(0, 1, Some(1.0))
-        };
+        let mut beside = region(0, 1, Some(1.0));
+        beside.range = AddressRange::new(BASE - (64 << 20), BASE);
         let verdict = verdict_of(vec![beside]);
         assert_eq!(verdict.touched_bytes, 64 << 20);
         assert!(verdict.working_set.abs() < 1e-9);

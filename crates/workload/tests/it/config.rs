@@ -23,22 +23,15 @@ fn a_masim_file_means_what_it_means_to_masim() {
     let [one, two] = config.phases.as_slice() else {
         panic!("two phases")
     };
-    assert_eq!(
-        (one.name.as_str(), one.duration_ms),
-        ("example phase 1", 5000)
-    );
-    let seen: Vec<_> = one
-        .patterns
-        .iter()
-        .map(|p| (p.region, p.order, p.stride, p.weight, p.mode))
-        .collect();
-    assert_eq!(
-        seen,
-        [
-            (0, AccessOrder::Sequential, 64, 99, Mode::Write),
-            (1, AccessOrder::Random, 64, 1, Mode::Read)
-        ]
-    );
+    assert_eq!(one.name, "example phase 1");
+    assert_eq!(one.duration_ms, 5000);
+    let seen = one.patterns.iter();
+    let seen = seen.map(|p| (p.region, p.order, p.stride, p.weight, p.mode));
+    let wanted = [
+        (0, AccessOrder::Sequential, 64, 99, Mode::Write),
+        (1, AccessOrder::Random, 64, 1, Mode::Read),
+    ];
+    assert!(seen.eq(wanted));
     assert_eq!(two.patterns[0].mode, Mode::ReadWrite);
 }
 

@@ -153,18 +153,13 @@ fn stop_ends_an_endless_run_and_says_so() {
         stop: Some(&stop),
         ..Notes::default()
     };
-    let options = RunOptions {
-        rounds: 0,
-        threads: 2,
-        ..OPTIONS
-    };
+    let mut options = OPTIONS;
+    options.rounds = 0;
+    options.threads = 2;
     run(&mini("mini_stairs.cfg"), options, &stop, &mut notes).expect("it runs");
     assert_eq!(notes.phases.len(), 1);
-    assert!(
-        notes.phases[0].1 < Duration::from_millis(290),
-        "{:?}",
-        notes.phases
-    );
+    let elapsed = notes.phases[0].1;
+    assert!(elapsed < Duration::from_millis(290), "{elapsed:?}");
     let text = String::from_utf8(notes.truth).expect("JSON is text");
     assert!(text.ends_with("\"interrupted\":true}\n"), "{text}");
 }
@@ -175,11 +170,9 @@ fn an_observer_that_fails_ends_the_run_with_all_its_threads() {
         broken: true,
         ..Notes::default()
     };
-    let options = RunOptions {
-        threads: 2,
-        rounds: 0,
-        ..OPTIONS
-    };
+    let mut options = OPTIONS;
+    options.threads = 2;
+    options.rounds = 0;
     let config = mini("mini_zigzag.cfg");
     let error = run(&config, options, &AtomicBool::new(false), &mut notes);
     assert!(matches!(error, Err(RunError::Output(_))), "{error:?}");
@@ -190,10 +183,8 @@ fn more_memory_than_there_is_is_refused_before_any_is_taken() {
     let config = Config::parse("a, 60T\n\np\n10\na, 0, 64, 1\n").expect("valid");
     let error = run_once(&config, &mut Notes::default());
     let message = error.expect_err("no machine has it").to_string();
-    assert!(
-        message.starts_with("the regions take 60 TiB, but only "),
-        "{message}"
-    );
+    let said = "the regions take 60 TiB, but only ";
+    assert!(message.starts_with(said), "{message}");
 }
 
 #[test]

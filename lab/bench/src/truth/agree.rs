@@ -194,11 +194,8 @@ mod tests {
 
     #[test]
     fn holes_that_are_said_to_be_touched_are_wrong() {
-        check(
-            &[region(0, 100, Some(1.0)), region(1000, 1100, Some(1.0))],
-            Some(0.5),
-            Some(1.0),
-        );
+        let both = [(0, 100), (1000, 1100)].map(|(a, b)| region(a, b, Some(1.0)));
+        check(&both, Some(0.5), Some(1.0));
     }
 
     #[test]
@@ -208,20 +205,11 @@ mod tests {
             touched: 100 * PAGE_SIZE,
             ..RegionMemory::default()
         };
-        let mixed = RegionSnapshot {
-            memory: Some(memory),
-            ..region(0, 400, Some(1.0))
-        };
+        let mixed = region(0, 400, Some(1.0)).holding(memory);
         let agreement = agree(&exact(), &window(&[mixed]), &exact());
-        assert_eq!(
-            agreement.recall,
-            Some(0.0),
-            "no page is touched more than not"
-        );
-        assert!(
-            agreement
-                .working_set
-                .is_some_and(|r| (r - 1.0).abs() < 1e-6)
-        );
+        let recall = agreement.recall;
+        assert_eq!(recall, Some(0.0), "no page is touched more than not");
+        let working_set = agreement.working_set.expect("known");
+        assert!((working_set - 1.0).abs() < 1e-6);
     }
 }

@@ -107,31 +107,18 @@ pub(super) fn write(
         ..Header::default()
     };
     let mut writer = Writer::create(file, &header)?;
-    writer.write(&Item::TargetStart(TargetStart {
-        time: start,
-        name: "case".into(),
-        ..TargetStart::default()
-    }))?;
-    writer.write(&Item::Mappings(MappingChange {
-        time: start,
-        added: vec![Mapping {
-            range: memory,
-            permissions: "rw-p".into(),
-            name: String::new(),
-            unreclaimable: None,
-        }],
-        ..MappingChange::default()
-    }))?;
+    let case = TargetStart::new(start, TargetId(0), 0, "case");
+    writer.write(&Item::TargetStart(case))?;
+    let mappings = vec![Mapping::private(memory, "")];
+    let mappings = MappingChange::adding(start, TargetId(0), mappings);
+    writer.write(&Item::Mappings(mappings))?;
     let mut time = start;
     while time + STEP <= end {
         let touched = journal.touched_by(time, time + STEP, Nanos(0));
         let blocks = (0..memory.len() / BLOCK_SIZE).map(|block| scan(journal, block, &touched));
-        writer.write(&Item::Pages(PageSnapshot {
-            target: TargetId(0),
-            start: time,
-            end: time + STEP,
-            blocks: blocks.collect(),
-        }))?;
+        let times = (time, time + STEP);
+        let pages = PageSnapshot::new(TargetId(0), times, blocks.collect());
+        writer.write(&Item::Pages(pages))?;
         time = time + STEP;
     }
     writer.finish()?;

@@ -26,10 +26,8 @@ fn proactive_compaction_has_huge_pages_ready() {
     let (vanilla, proactive) = (driver(&small(0)), driver(&small(20)));
     for outcome in [&vanilla, &proactive] {
         // It gets all of the free memory, except the remainders at the ends of three zones.
-        assert!(
-            outcome.latency_us.count + 6 >= outcome.free_before,
-            "{outcome:?}"
-        );
+        let is_all = outcome.latency_us.count + 6 >= outcome.free_before;
+        assert!(is_all, "{outcome:?}");
     }
     assert!(percentile(&vanilla, 25) > 300.0);
     assert!(percentile(&proactive, 25) < 10.0, "{proactive:?}");

@@ -103,11 +103,9 @@ fn record(kernel: Kernel, report: &mut Report) -> Result<()> {
         workload::require(label, score, LEAST_REGIONS)?;
     }
     let physical = workload::snapshots(&output, "physical")?;
-    ensure!(
-        physical.iter().any(|snapshot| snapshot.regions.len() > 3),
-        "nothing was seen of physical memory: {} snapshots",
-        physical.len()
-    );
+    let (nr, mut all) = (physical.len(), physical.iter());
+    let is_seen = all.any(|snapshot| snapshot.regions.len() > 3);
+    ensure!(is_seen, "physical memory is not seen in {nr} snapshots");
     says(report, &output, "in_use", IN_USE)?;
     says(report, &output, "lacks", DOES_NOTHING)?;
     if output.bytes("module.txt").is_ok() {

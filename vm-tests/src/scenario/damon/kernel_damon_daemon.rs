@@ -79,10 +79,8 @@ pub(crate) fn compare(kernel: Kernel, report: &mut Report) -> Result<()> {
         ),
     ]
     .concat();
-    let output = SCATTERED
-        .vm(kernel, &script)?
-        .instruction_ns_log2(3)
-        .run_ok()?;
+    let vm = SCATTERED.vm(kernel, &script)?.instruction_ns_log2(3);
+    let output = vm.run_ok()?;
     let compared: Value = output.json("compare")?;
     for (at, world) in worlds.iter().enumerate() {
         let turn = &compared["worlds"][at]["turns"][0];
@@ -97,16 +95,13 @@ pub(crate) fn compare(kernel: Kernel, report: &mut Report) -> Result<()> {
             mib(turn["schemes"][0]["bytes"].as_u64().unwrap_or(0)),
             mib(turn["schemes"][0]["accessed_bytes"].as_u64().unwrap_or(0)),
         ));
-        let is_good = ["accessed_recall", "idle_precision"]
-            .iter()
-            .all(|name| number(name).is_some_and(|share| share >= LEAST_COMPARED));
+        let shares = ["accessed_recall", "idle_precision"].map(number);
+        let is_good = shares.iter().all(|share| *share >= Some(LEAST_COMPARED));
         ensure!(is_good, "{world} is not as it was");
     }
     let page = output.text("compare.html")?;
-    ensure!(
-        page.contains("Worlds compared") && page.contains("faithful"),
-        "the page lacks what it is about"
-    );
+    let is_whole = page.contains("Worlds compared") && page.contains("faithful");
+    ensure!(is_whole, "the page lacks what it is about");
     Ok(())
 }
 
@@ -141,18 +136,12 @@ fn daemon(report: &mut Report, output: &VmOutput) -> Result<()> {
     let status: Value = output.json("paused")?;
     let context = &status["contexts"][0];
     let applied = context["schemes"][0]["stats"]["sz_applied"].as_u64();
-    ensure!(
-        status["paused"] == true
-            && context["kdamond"].is_u64()
-            && applied.is_some_and(|bytes| bytes >= COLD - LEFT),
-        "what the status says is not so: {status:#}"
-    );
+    let is_paused = status["paused"] == true && context["kdamond"].is_u64();
+    let is_so = is_paused && applied >= Some(COLD - LEFT);
+    ensure!(is_so, "what the status says is not so: {status:#}");
     let text = output.text("paused.txt")?;
-    report.say(
-        text.lines()
-            .find(|line| line.contains("scheme 0"))
-            .unwrap_or_default(),
-    );
+    let line = text.lines().find(|line| line.contains("scheme 0"));
+    report.say(line.unwrap_or_default());
     Ok(())
 }
 
@@ -167,9 +156,7 @@ fn guarded(report: &mut Report, output: &VmOutput) -> Result<()> {
         mib(deed.tried),
         deed.guard_stops
     ));
-    ensure!(
-        out > 0 && deed.guard_stops > 0,
-        "memory came back, and nothing stopped"
-    );
+    let has_stopped = out > 0 && deed.guard_stops > 0;
+    ensure!(has_stopped, "memory came back, and nothing stopped");
     Ok(())
 }

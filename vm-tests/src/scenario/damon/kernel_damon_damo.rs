@@ -63,19 +63,13 @@ fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<()> {
         let others = files(output, name)?;
         let paths = theirs.keys().chain(others.keys());
         let differs = |path: &&String| meant(&theirs, path) != meant(&others, path);
-        let wrong: Vec<String> = paths
-            .filter(differs)
-            .map(|path| {
-                format!(
-                    "{path}: {:?}, by damo {:?}",
-                    others.get(path),
-                    theirs.get(path)
-                )
-            })
-            .collect();
-        let ends = theirs
-            .iter()
-            .filter(|(path, text)| others.get(*path) != Some(text));
+        let wrong = paths.filter(differs).map(|path| {
+            let (ours, damos) = (others.get(path), theirs.get(path));
+            format!("{path}: {ours:?}, by damo {damos:?}")
+        });
+        let wrong: Vec<String> = wrong.collect();
+        let ends = theirs.iter();
+        let ends = ends.filter(|(path, text)| others.get(*path) != Some(text));
         let ends: Vec<&str> = ends.map(|(path, _)| path.as_str()).collect();
         report.say(format!(
             "{label}: {} of {} files as damo wrote them; otherwise without end: {}",
@@ -83,11 +77,8 @@ fn compare_trees(report: &mut Report, output: &VmOutput) -> Result<()> {
             theirs.len(),
             ends.join(", ")
         ));
-        ensure!(
-            wrong.is_empty() && theirs.len() > LEAST_FILES,
-            "{label}:\n{}",
-            wrong.join("\n")
-        );
+        let is_same = wrong.is_empty() && theirs.len() > LEAST_FILES;
+        ensure!(is_same, "{label}:\n{}", wrong.join("\n"));
     }
     Ok(())
 }
@@ -102,9 +93,8 @@ fn files(output: &VmOutput, name: &str) -> Result<Files> {
         !told.iter().any(|end| path.ends_with(end)) && !is_counter
     };
     let lines = lines.filter(|(path, _)| is_set(path));
-    Ok(lines
-        .map(|(path, text)| (path.to_owned(), text.to_owned()))
-        .collect())
+    let files = lines.map(|(path, text)| (path.to_owned(), text.to_owned()));
+    Ok(files.collect())
 }
 
 /// Returns the value of a file as the kernel understands it.
@@ -115,11 +105,8 @@ fn meant(files: &Files, path: &str) -> Option<String> {
         return Some(age.min(u32::MAX.into()).to_string());
     }
     if let Some(quota) = path.strip_suffix("reset_interval_ms") {
-        let is_none = |file| {
-            files
-                .get(&format!("{quota}{file}"))
-                .is_some_and(|text| text == "0")
-        };
+        let none = Some("0".to_owned());
+        let is_none = |file| files.get(&format!("{quota}{file}")) == none.as_ref();
         if is_none("ms") && is_none("bytes") {
             return None;
         }
@@ -151,15 +138,11 @@ fn compare_sight(report: &mut Report, output: &VmOutput) -> Result<()> {
     }
     let format = output.text("format.txt")?;
     let reports = ["access", "heatmap", "wss"].map(|name| {
-        let lines = output
-            .text(&format!("{name}.report"))
-            .map(|text| text.lines().count());
-        format!("{name} ({} lines)", lines.unwrap_or(0))
+        let text = output.text(&format!("{name}.report"));
+        let nr = text.map_or(0, |text| text.lines().count());
+        format!("{name} ({nr} lines)")
     });
-    report.say(format!(
-        "damo's record ({}) opens in: {}",
-        format.trim(),
-        reports.join(", ")
-    ));
+    let (format, reports) = (format.trim(), reports.join(", "));
+    report.say(format!("damo's record ({format}) opens in: {reports}"));
     Ok(())
 }

@@ -100,16 +100,13 @@ killed() {\n\
 /// Returns for each round the index of its session, and the milliseconds after which it is killed.
 fn moments() -> Vec<(usize, u64)> {
     let mut rng = Pcg64Mcg::seed_from_u64(SEED);
-    (0..ROUNDS)
-        .map(|round| {
-            // The share is squared, since most phases are over within the first second.
-            let share = f64::from(rng.next_u32()) / f64::from(u32::MAX);
-            (
-                round % SESSIONS.len(),
-                (LATEST_MS as f64 * share * share) as u64,
-            )
-        })
-        .collect()
+    let moments = (0..ROUNDS).map(|round| {
+        // The share is squared, since most phases are over within the first second.
+        let share = f64::from(rng.next_u32()) / f64::from(u32::MAX);
+        let ms = LATEST_MS as f64 * share * share;
+        (round % SESSIONS.len(), ms as u64)
+    });
+    moments.collect()
 }
 
 fn rounds() -> String {
@@ -197,10 +194,8 @@ pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     says(report, &output, "taken", IN_USE)?;
     tell_load(report, &output, "load", "they alone")?;
     let seen = tell_load(report, &output, "beside", "beside one that stays")?;
-    ensure!(
-        seen >= LEAST_SEEN,
-        "the one that stays was seen {seen} times"
-    );
+    let is_enough = seen >= LEAST_SEEN;
+    ensure!(is_enough, "the one that stays was seen {seen} times");
     Ok(())
 }
 
@@ -217,14 +212,12 @@ fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<()> {
         };
         *phases.entry(phase).or_default() += 1;
     }
-    let told = text
-        .lines()
-        .filter(|line| line.contains("that was killed"))
-        .count();
+    let told = text.lines().filter(|line| line.contains("that was killed"));
+    let (nr, told) = (text.lines().count(), told.count());
+    let hit = phases.iter().map(|(phase, nr)| format!("{phase} {nr}"));
+    let hit = hit.collect::<Vec<_>>().join(", ");
     report.say(format!(
-        "seed {SEED}: {} rounds of up to {LATEST_MS} ms; killed {}; {told} told what they put in order",
-        text.lines().count(),
-        phases.iter().map(|(phase, count)| format!("{phase} {count}")).collect::<Vec<_>>().join(", "),
+        "seed {SEED}: {nr} rounds of up to {LATEST_MS} ms; killed {hit}; {told} told what they put in order"
     ));
     for phase in [BEFORE, BETWEEN, ON] {
         let count = phases.get(phase).copied().unwrap_or(0);
@@ -248,9 +241,7 @@ fn tell_load(report: &mut Report, output: &VmOutput, name: &str, label: &str) ->
     report.say(format!(
         "coming and going, {label}: {came} came, {went} went, {snapshots} snapshots, {tries} times not taken at once"
     ));
-    ensure!(
-        came >= LEAST_TOLD && went + 4 >= came,
-        "{name}: the record lacks starts or ends of targets"
-    );
+    let are_told = came >= LEAST_TOLD && went + 4 >= came;
+    ensure!(are_told, "{name}: it lacks starts or ends of targets");
     Ok(snapshots)
 }

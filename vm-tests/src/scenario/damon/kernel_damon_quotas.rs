@@ -57,9 +57,7 @@ pub(crate) fn limited(kernel: Kernel, report: &mut Report) -> Result<()> {
         start = LARGE.start(1),
     );
     let bytes = json!({"time_ms": 0, "sz_bytes": LIMIT.to_string(), "reset_interval_ms": "1 s"});
-    let time = json!({
-        "time_ms": LIMIT_MS.to_string(), "sz_bytes": 0, "reset_interval_ms": "1 s",
-    });
+    let time = json!({"time_ms": LIMIT_MS.to_string(), "sz_bytes": 0, "reset_interval_ms": "1 s"});
     let output = acting::vm(&LARGE, kernel, &script)?
         .text("/bytes.json", &configuration("vaddr", &[page_out(&bytes)]))
         .text("/time.json", &configuration("vaddr", &[page_out(&time)]))
@@ -94,38 +92,27 @@ fn by_bytes(report: &mut Report, output: &VmOutput) -> Result<()> {
     for now in all.iter().filter(|now| now.seconds >= first.seconds) {
         // The windows that have begun since, and the first one.
         let windows = since(&first, now) as u64 + 2;
-        ensure!(
-            now.tried - first.tried <= windows * LIMIT,
-            "more than the quota was tried: {now:?} after {first:?}"
-        );
+        let is_within = now.tried - first.tried <= windows * LIMIT;
+        ensure!(is_within, "more than the quota: {now:?} after {first:?}");
         // Between a commit and the kernel's answer the tree contains 0.
-        ensure!(
-            matches!(now.effective, 0 | LIMIT),
-            "another quota is in force: {now:?}"
-        );
+        let is_ours = matches!(now.effective, 0 | LIMIT);
+        ensure!(is_ours, "another quota is in force: {now:?}");
     }
     ensure!(last.exceeds >= 5, "the quota was not used up");
     ensure!(last.tried >= 5 * LIMIT, "too little was done");
     // Paging out continues while the last counters are read.
-    ensure!(
-        swapped <= last.applied + 2 * LIMIT,
-        "more is in swap than was applied"
-    );
-    ensure!(
-        swapped >= last.applied / 2,
-        "what was applied is not in swap"
-    );
+    let is_told = swapped <= last.applied + 2 * LIMIT;
+    ensure!(is_told, "more is in swap than was applied");
+    let is_out = swapped >= last.applied / 2;
+    ensure!(is_out, "what was applied is not in swap");
     Ok(())
 }
 
 fn by_time(report: &mut Report, output: &VmOutput) -> Result<()> {
     let all = counters(output, "time", 0)?;
     let last = all[all.len() - 1];
-    let quotas: Vec<u64> = all
-        .iter()
-        .map(|now| now.effective)
-        .filter(|quota| *quota > 0)
-        .collect();
+    let quotas = all.iter().map(|now| now.effective);
+    let quotas: Vec<u64> = quotas.filter(|quota| *quota > 0).collect();
     let least = quotas.iter().copied().min().unwrap_or(0);
     let most = quotas.iter().copied().max().unwrap_or(0);
     report.say(format!(
@@ -136,21 +123,16 @@ fn by_time(report: &mut Report, output: &VmOutput) -> Result<()> {
         mib(last.tried),
         last.exceeds,
     ));
-    ensure!(
-        quotas.first() == Some(&FIRST_GUESS),
-        "another quota is in force"
-    );
-    ensure!(
-        least < FIRST_GUESS,
-        "the kernel's speed in emulation is not measured"
-    );
+    let is_first = quotas.first() == Some(&FIRST_GUESS);
+    ensure!(is_first, "another quota is in force");
+    let is_less = least < FIRST_GUESS;
+    ensure!(is_less, "the kernel's speed in emulation is not measured");
     for pair in all.windows(2) {
         let windows = since(&pair[0], &pair[1]) as u64 + 2;
         let quota = pair[0].effective.max(pair[1].effective).max(1);
-        ensure!(
-            pair[1].tried - pair[0].tried <= windows * quota || pair[0].effective == 0,
-            "more than the quota was tried: {pair:?}"
-        );
+        let tried = pair[1].tried - pair[0].tried;
+        let is_within = tried <= windows * quota || pair[0].effective == 0;
+        ensure!(is_within, "more than the quota was tried: {pair:?}");
     }
     Ok(())
 }
@@ -276,14 +258,13 @@ const MEMORY_MIB: u32 = 768;
 /// constant score.
 fn law(score: u64, windows: usize) -> Vec<u64> {
     let mut ten_thousandths: u64 = 10_000;
-    (0..windows)
-        .map(|_| {
-            if ten_thousandths / 10_000 < CAP {
-                ten_thousandths += ten_thousandths * (10_000 - score) / 10_000;
-            }
-            (ten_thousandths / 10_000).min(CAP)
-        })
-        .collect()
+    let next = |_| {
+        if ten_thousandths / 10_000 < CAP {
+            ten_thousandths += ten_thousandths * (10_000 - score) / 10_000;
+        }
+        (ten_thousandths / 10_000).min(CAP)
+    };
+    (0..windows).map(next).collect()
 }
 
 fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<()> {
@@ -317,10 +298,9 @@ fn by_what_is_said(report: &mut Report, output: &VmOutput) -> Result<()> {
         if said == 0 {
             ensure!(last.effective == CAP, "the cap is not reached");
         }
-        ensure!(
-            (last.effective > 1) == (said < 10_000),
-            "a goal that is reached grows, or one that is not does not"
-        );
+        // A goal that is reached does not grow, and one that is not does.
+        let has_grown = last.effective > 1;
+        ensure!(has_grown == (said < 10_000), "for {said}: {last:?}");
     }
     Ok(())
 }
@@ -336,10 +316,8 @@ fn by_pressure(report: &mut Report, output: &VmOutput) -> Result<()> {
     let at = quotas.iter().position(|quota| *quota == most).unwrap_or(0);
     ensure!(most >= 1 << 20, "it does not grow");
     let least = quotas[at..].iter().copied().min().unwrap_or(most);
-    ensure!(
-        waited > 1_000 && least < most / 2,
-        "it does not fall under pressure"
-    );
+    let has_fallen = waited > 1_000 && least < most / 2;
+    ensure!(has_fallen, "it does not fall under pressure");
     Ok(())
 }
 

@@ -147,12 +147,9 @@ fn judge(output: &VmOutput, journal: &TouchJournal, at: usize) -> Result<Row> {
         judge_by(journal, journal, &snapshots)
     };
     row.cpu = share.trim().trim_end_matches('%').parse().ok();
-    ensure!(
-        row.interval.is_some(),
-        "{}: none of {} snapshots can be judged",
-        MODES[at].0,
-        snapshots.len()
-    );
+    let (mode, nr) = (MODES[at].0, snapshots.len());
+    let is_judged = row.interval.is_some();
+    ensure!(is_judged, "{mode}: none of {nr} snapshots can be judged");
     Ok(row)
 }
 

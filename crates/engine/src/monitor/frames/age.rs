@@ -16,7 +16,7 @@ pub const AGE_BOUNDS: [Nanos; 6] = [
     seconds(600),
     seconds(3600),
 ];
-/// Classes of idle memory.
+/// Number of classes of idle memory.
 pub const NR_AGES: usize = AGE_BOUNDS.len() + 1;
 
 const NR_STEPS: usize = 62;

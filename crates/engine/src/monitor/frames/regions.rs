@@ -13,9 +13,10 @@ use std::ops::Range;
 
 use super::{FrameBlock, FrameMap, PageAge};
 use crate::address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
-use crate::monitor::bits::{self, Bitmap};
+use crate::monitor::bits;
 use crate::monitor::block_pages::BlockPages;
 use crate::monitor::by_page::is_mixed;
+use crate::monitor::page_scans::{PageBlock, State};
 use crate::snapshot::{RegionMemory, RegionSnapshot, Snapshot, TargetId};
 
 /// Share of touched pages from which on a region is busy; the same as for regions of virtual memory.
@@ -44,32 +45,11 @@ pub struct FrameView<'a> {
     pub max_nr_blocks: usize,
 }
 
-/// The frames of a block, page by page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FramePages {
-    /// Address of the block.
-    pub block: u64,
-    /// Frames with an entry.
-    pub present: Bitmap,
-    /// Present frames that were accessed.
-    pub accessed: Bitmap,
-    /// Present frames with unknown accesses.
-    pub unknown: Bitmap,
-}
-
 /// The last reported state of a block, and its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReportedState {
     state: Option<State>,
     since: Nanos,
-}
-
-/// The state of most of a region's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Idle,
-    Busy,
-    Unknown,
 }
 
 /// A region while it grows; in pages.
@@ -101,23 +81,19 @@ impl FrameMap {
         let regions: Vec<RegionSnapshot> = drafts.iter().map(|d| d.finish(interval)).collect();
         let blocks = self.mixed_blocks(&regions, view.max_nr_blocks);
         Snapshot {
-            target: view.target,
-            start: view.start,
-            end: view.end,
-            nr_samples: 1,
-            regions,
             blocks,
-            ..Snapshot::default()
+            ..Snapshot::new(view.target, (view.start, view.end), 1, regions)
         }
     }
 
-    /// Returns the state of each frame, block by block.
-    pub fn pages(&self) -> impl Iterator<Item = FramePages> {
+    /// Returns the state of each frame, block by block; frames with an entry are present.
+    pub fn pages(&self) -> impl Iterator<Item = PageBlock> {
         self.blocks().filter_map(|(first, block)| {
             let pages = block.pages();
             let is_used = !bits::is_empty(&pages.resident);
-            is_used.then_some(FramePages {
+            is_used.then_some(PageBlock {
                 block: first * PAGE_SIZE,
+                huge: false,
                 present: pages.resident,
                 accessed: pages.touched,
                 unknown: pages.unknown,
@@ -254,7 +230,7 @@ impl Draft {
         if self.known() <= 0.0 {
             State::Unknown
         } else if self.share() >= LEAST_BUSY_SHARE {
-            State::Busy
+            State::Accessed
         } else {
             State::Idle
         }
@@ -278,7 +254,7 @@ impl Draft {
         let state = self.state();
         let age_s = match state {
             State::Idle => self.idle_for(),
-            State::Busy | State::Unknown => self.state_s / self.resident.max(1.0),
+            State::Accessed | State::Unknown => self.state_s / self.resident.max(1.0),
         };
         let age_ns = Nanos((age_s * 1e9) as u64);
         let age = age_ns.0.checked_div(interval.0).unwrap_or(0);
@@ -287,7 +263,7 @@ impl Draft {
             nr_accesses: match state {
                 State::Unknown => None,
                 State::Idle => Some(0.0),
-                State::Busy => Some(self.share() as f32),
+                State::Accessed => Some(self.share() as f32),
             },
             age: u32::try_from(age).unwrap_or(u32::MAX),
             age_ns,
@@ -333,7 +309,7 @@ fn are_alike(a: &Draft, b: &Draft, width: f64) -> bool {
     let is_as_old = old <= young * (1.0 + AGE_FACTOR * width) + width;
     match state {
         State::Unknown => true,
-        State::Busy => (a.share() - b.share()).abs() <= difference,
+        State::Accessed => (a.share() - b.share()).abs() <= difference,
         State::Idle => is_as_old,
     }
 }
@@ -411,12 +387,10 @@ mod tests {
         let is_told = reported(&by_page).contains(&[600, 603, 3, 3, 0]);
         assert!(is_told, "{by_page:?}");
         assert_eq!(by_page.totals().touched, snapshot.totals().touched);
-        let none = FrameView {
-            max_nr_blocks: 0,
-            ..view(std::slice::from_ref(&all), 100)
-        };
+        let mut none = view(std::slice::from_ref(&all), 100);
+        none.max_nr_blocks = 0;
         assert!(map.snapshot(&none).blocks.is_empty());
-        let pages: Vec<FramePages> = map.pages().collect();
+        let pages: Vec<PageBlock> = map.pages().collect();
         assert_eq!(bits::count(&pages[0].accessed), 3);
         assert_eq!(bits::count(&pages[0].unknown), 1);
     }
@@ -467,11 +441,9 @@ mod tests {
             map.clear();
             fill(&mut map, 0..512, PageAge::Touched);
             let now = second(110 + 10 * round);
-            let later = FrameView {
-                start: second(100 + 10 * round),
-                end: now,
-                ..view(all, 100)
-            };
+            let mut later = view(all, 100);
+            later.start = second(100 + 10 * round);
+            later.end = now;
             let region = map.snapshot(&later).regions[0];
             assert_eq!(region.age_ns, second(10 + 10 * round));
         }

@@ -65,14 +65,8 @@ impl CacheLayout {
         }
         found.sort_unstable_by_key(|(region, _)| region.range.start);
         self.regions = found.iter().map(|(region, _)| *region).collect();
-        Snapshot {
-            target: PAGE_CACHE,
-            start,
-            end,
-            nr_samples: 1,
-            regions: found.into_iter().map(|(_, reported)| reported).collect(),
-            ..Snapshot::default()
-        }
+        let regions = found.into_iter().map(|(_, reported)| reported).collect();
+        Snapshot::new(PAGE_CACHE, (start, end), 1, regions)
     }
 
     /// Returns the regions of the last snapshot that overlap `range`, and the overlapping parts.
@@ -118,12 +112,9 @@ fn regions_of(
             file,
             min_idle,
         };
-        let reported = RegionSnapshot {
-            age: u32::try_from(min_idle.0 / interval.0.max(1)).unwrap_or(u32::MAX),
-            age_ns: min_idle,
-            memory: Some(RegionMemory::resident(resident)),
-            ..RegionSnapshot::new(range, Some(0.0))
-        };
+        let age = u32::try_from(min_idle.0 / interval.0.max(1)).unwrap_or(u32::MAX);
+        let reported = RegionSnapshot::new(range, Some(0.0)).aged(age, min_idle);
+        let reported = reported.holding(RegionMemory::resident(resident));
         Some((region, reported))
     })
 }

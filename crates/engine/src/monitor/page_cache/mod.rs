@@ -18,6 +18,8 @@ mod layout;
 mod plan;
 mod returned;
 
+use serde::{Deserialize, Serialize};
+
 pub use account::{CacheAccount, CachedBytes};
 pub use ages::{FolioAges, SeenFolio};
 pub use layout::{CacheLayout, CachedRegion, PAGE_CACHE};
@@ -90,4 +92,20 @@ impl CachedFolio {
     pub const fn nr_pages(&self) -> u64 {
         1 << self.order
     }
+}
+
+/// The kind of a file in the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CachedKind {
+    /// A file.
+    #[default]
+    File,
+    /// A file that was deleted and is still open.
+    Deleted,
+    /// A block device: mostly the tables of the file system on it.
+    BlockDevice,
+    /// A directory or another thing of a file system.
+    Other,
 }

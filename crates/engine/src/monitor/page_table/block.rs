@@ -30,7 +30,7 @@ const FIRST_LOOK_VALUE: f32 = 0.6;
 const LEAST_WEIGHT: f32 = 0.5;
 
 /// The contents of one 2 MiB block's tables at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockFacts {
     /// Start address of the block, a multiple of 2 MiB.
     pub address: u64,

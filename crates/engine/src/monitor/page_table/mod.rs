@@ -289,10 +289,10 @@ impl TableMonitor {
         let was_watched = target.from <= interval_start;
         let block = &mut target.blocks[at];
         let is_new = was_watched && block.made_at > ticks(target.from.since(self.started));
-        if let Some(ages) = self.tells_idle_pages {
-            let now = ticks(interval_start.since(self.started));
-            block.count_idle_ends(facts, &watched, (now, ages), &mut target.idle_ends);
-        }
+        let ages = self.tells_idle_pages.unwrap_or(PageAgeRule::Idle);
+        let now = ticks(interval_start.since(self.started));
+        let counts = [&mut target.idle_ends, &mut target.age_ends];
+        block.count_idle_ends(facts, &watched, (now, ages), counts);
         self.nr_set_again += u64::from(block.look(facts, &watched, is_new));
     }
 
@@ -398,8 +398,8 @@ impl TableMonitor {
         self.window_end = None;
     }
 
-    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages) and [idle times that
-    /// ended](Snapshot::idle_ends), for callers that act. `ages` selects the kind of the pages' ages.
+    /// Makes all later snapshots report [idle pages](Snapshot::idle_pages), for callers that act. `ages` selects the kind
+    /// of the pages' ages, also for [`Snapshot::age_ends`].
     pub fn tell_idle_pages(&mut self, ages: PageAgeRule) {
         self.tells_idle_pages = Some(ages);
     }
@@ -489,14 +489,11 @@ impl TableMonitor {
             let ages = self.tells_idle_pages.filter(|_| !target.hides_accesses);
             let idle_pages = ages.map_or_else(Vec::new, |ages| target.idle_pages(ticks, ages));
             snapshots.push(Snapshot {
-                target: *id,
-                start: target.from,
-                end: now,
-                nr_samples,
-                regions,
                 blocks,
                 idle_pages: Arc::new(idle_pages),
-                idle_ends: ages.map(|_| target.idle_ends),
+                age_ends: ages.map(|_| Box::new(target.age_ends)),
+                idle_ends: (!target.hides_accesses).then(|| Box::new(target.idle_ends)),
+                ..Snapshot::new(*id, (target.from, now), nr_samples, regions)
             });
         }
         snapshots

@@ -27,6 +27,8 @@ pub(super) struct Target {
     pub(super) spared_until: Nanos,
     /// Idle times that ended in its current interval.
     pub(super) idle_ends: IdleEnds,
+    /// The same by the rule of pages' ages.
+    pub(super) age_ends: IdleEnds,
     /// Place in `blocks` from which the next look-up starts.
     cursor: usize,
 }
@@ -75,6 +77,7 @@ impl Target {
         self.from = now;
         self.cursor = 0;
         self.idle_ends = IdleEnds::default();
+        self.age_ends = IdleEnds::default();
         for block in &mut self.blocks {
             block.begin_interval();
         }

@@ -245,13 +245,9 @@ impl Engine {
     fn take_snapshots(&mut self, start: Nanos, end: Nanos) {
         let targets = self.targets.iter();
         let targets = targets.filter(|target| !target.regions.is_empty());
-        self.plan.snapshots.extend(targets.map(|target| Snapshot {
-            target: target.id,
-            start,
-            end,
-            nr_samples: self.nr_samples,
-            regions: target.regions.iter().map(Region::snapshot).collect(),
-            ..Snapshot::default()
+        self.plan.snapshots.extend(targets.map(|target| {
+            let regions = target.regions.iter().map(Region::snapshot).collect();
+            Snapshot::new(target.id, (start, end), self.nr_samples, regions)
         }));
     }
 

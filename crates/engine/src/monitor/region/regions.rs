@@ -88,13 +88,8 @@ impl Region {
 
     /// Returns the region as reported at the end of an interval.
     pub(crate) fn snapshot(&self) -> RegionSnapshot {
-        RegionSnapshot {
-            range: self.range,
-            nr_accesses: self.known.then_some(self.nr_accesses as f32),
-            age: self.age,
-            age_ns: self.age_ns,
-            memory: None,
-        }
+        let nr_accesses = self.known.then_some(self.nr_accesses as f32);
+        RegionSnapshot::new(self.range, nr_accesses).aged(self.age, self.age_ns)
     }
 
     pub(crate) fn pages(&self) -> u64 {

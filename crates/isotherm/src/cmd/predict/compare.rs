@@ -183,10 +183,7 @@ fn session(
     };
     let targets = match &args.cgroup {
         Some(path) => TargetSpec::Cgroup(path.clone()),
-        None => TargetSpec::Processes {
-            processes: processes(&args.pid),
-            children: false,
-        },
+        None => TargetSpec::named(processes(&args.pid)),
     };
     let request = Request {
         targets: Some(targets),

@@ -239,9 +239,6 @@ fn session(args: &Args) -> anyhow::Result<SessionSpec> {
         ..Request::default()
     };
     // An empty list means all processes of the scenario.
-    let processes = TargetSpec::Processes {
-        processes: Vec::new(),
-        children: false,
-    };
+    let processes = TargetSpec::named(Vec::new());
     Ok(request.act_or_watch(&contexts, Some(processes))?)
 }

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_report::{
-    Accumulate, Actions, DiffReport, Machine, Overview, Overviews, Scope, SummaryReport,
-};
+use isotherm_report::{Accumulate, Actions, DiffReport, Machine, Overview, Overviews, Scope};
+use isotherm_size::SizedSummary;
 
 use super::CommonArgs;
 use super::output::OutputArgs;
@@ -32,10 +31,17 @@ pub(super) fn machine(common: &CommonArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn summary(common: &CommonArgs) -> anyhow::Result<ExitCode> {
-    let (overview, code) = overview(common.open()?, common.scope())?;
-    let report = SummaryReport::new(overview);
+    let scope = common.scope();
+    let make = |header: &_| SizedSummary::new(header, scope);
+    let (summary, extent) = common.open_pages()?.accumulate(scope, make)?;
+    extent.require(&scope, None)?;
+    let report = summary.finish();
     common.output.write(&report, &common.output.style(false))?;
-    Ok(code)
+    let is_damaged = report.overview.record.end.damaged.is_some();
+    Ok(worse_of(
+        exit_code(&extent),
+        ExitCode::from(u8::from(is_damaged)),
+    ))
 }
 
 pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {

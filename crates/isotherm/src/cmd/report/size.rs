@@ -14,9 +14,9 @@ use isotherm_linux::cgroup::{self, GroupMemory};
 use isotherm_record::{Header, Item};
 use isotherm_report::{Accumulate, Scope};
 use isotherm_size::group::{TriedGroup, limits_of, recover, require_swap};
-use isotherm_size::programs::{ProgramSetting, setting_of};
+use isotherm_size::programs::setting_of;
 use isotherm_size::report::{SizeAdvice, TrialsEnd};
-use isotherm_size::{Size, SizeOptions, SizeReport, SizeToday, Verified, verify};
+use isotherm_size::{ProgramSetting, Size, SizeOptions, SizeReport, SizeToday, Verified, verify};
 use isotherm_tune::Prices;
 use tracing::info;
 

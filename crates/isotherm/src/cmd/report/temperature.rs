@@ -4,11 +4,9 @@ use std::process::ExitCode;
 
 use isotherm_engine::Nanos;
 use isotherm_engine::units::parse_time;
-use isotherm_report::Accumulate;
 use isotherm_report::temperature::{TemperatureByTarget, TemperatureOptions};
 
 use super::CommonArgs;
-use super::source::exit_code;
 
 /// Show memory by temperature, one number of access rate and age, as `damo report access --style temperature-sz-hist`.
 #[derive(clap::Args)]
@@ -43,9 +41,5 @@ pub(super) fn run(args: &TemperatureArgs) -> anyhow::Result<ExitCode> {
         age_weight: args.age_weight,
     };
     let make = |header: &_| TemperatureByTarget::new(header, common.scope(), options);
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    extent.require(&common.scope(), args.at)?;
-    let style = common.output.style(false);
-    common.output.write(&report.finish(), &style)?;
-    Ok(exit_code(&extent))
+    common.write_report(common.open()?, (args.at, false), make)
 }

@@ -136,10 +136,8 @@ mod tests {
                 was_not_ours,
             })
         };
-        assert_eq!(
-            taken(2 << 30, false),
-            "2 GiB of swap on /dev/zram1 are taken away\n"
-        );
+        let said = "2 GiB of swap on /dev/zram1 are taken away\n";
+        assert_eq!(taken(2 << 30, false), said);
         assert_eq!(taken(0, false), "the swap on /dev/zram1 is taken away\n");
         assert!(taken(2 << 30, true).contains("nothing was done"));
     }

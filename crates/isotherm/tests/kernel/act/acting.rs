@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python,
+    MIB, Record, Running, Workload, alone, isotherm, owning_swap, pause, proc_bytes, python,
     record_file, run, scratch, static_workload, stop_once, until_so, with_swap, without_swap,
 };
 use crate::swap::Swap;
@@ -117,8 +117,6 @@ fn refused_in_all(summary: &Value, why: &str) -> u64 {
     let refused = &summary["schemes"][0]["refused"];
     refused[why].as_u64().unwrap_or(0)
 }
-
-const MIB: u64 = 1 << 20;
 
 const IDLE_2S: [&str; 3] = ["--no-guard", "--scheme", "4K max 0 0 2s max pageout"];
 

@@ -1,10 +1,8 @@
 //! Acting until a goal of saved memory.
 
 use crate::common::{
-    Running, isotherm, pause, proc_bytes, python, run, shared, until_so, with_swap,
+    MIB, Running, isotherm, pause, proc_bytes, python, run, shared, until_so, with_swap,
 };
-
-const MIB: u64 = 1 << 20;
 
 /// Maps 192 MiB and touches them once.
 const IDLE: &str = "\

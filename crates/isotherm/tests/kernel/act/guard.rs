@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Running, isotherm, python, scratch, with_swap};
-
-const MIB: u64 = 1 << 20;
+use crate::common::{MIB, Running, isotherm, python, scratch, with_swap};
 
 /// Maps 64 MiB of a kind (the first argument), of which 8 are touched all the time. With `back` as the second argument,
 /// it reads all of them in one of five seconds.

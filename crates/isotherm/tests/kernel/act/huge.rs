@@ -5,8 +5,8 @@ use isotherm_linux::host::split_gives_back;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Record, Running, isotherm, proc_bytes, python, record_file, record_until, report, run, shared,
-    skip, until_so,
+    MIB, Record, Running, isotherm, proc_bytes, python, record_file, record_until, report, run,
+    shared, skip, until_so,
 };
 
 /// Maps 64 MiB of huge pages of which every fourth page is written.
@@ -23,8 +23,6 @@ for page in range(0, MIB * 256, 4):
 print("ready", flush=True)
 time.sleep(600)
 "#;
-
-const MIB: u64 = 1 << 20;
 
 /// Returns the bytes of a process's huge pages that were read by the last sample of the machine.
 fn huge_bytes_read(record: &Record, pid: u32) -> u64 {
@@ -61,41 +59,75 @@ fn the_waste_of_huge_pages_is_told_by_process() {
     assert!(is_read && (0.6..=0.8).contains(&share), "{ours}");
 }
 
-/// Writes to pages of 128 MiB at random.
+/// Writes to every STEPth page of 128 MiB at random, after a call with ADVICE.
 const RANDOM: &str = r#"
 import mmap
 memory = mmap.mmap(-1, 128 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(ADVICE)
 for page in range(1 << 15): memory[page << 12] = 1
 print("ready", flush=True)
 page = 1
 while True:
     page = page * 1229 + 45007 & 0x7fff
-    memory[page << 12] = 2
+    memory[page // STEP * STEP << 12] = 2
 "#;
+
+fn random(advice: &str, step: u32) -> Running {
+    let program = RANDOM.replace("ADVICE", advice);
+    Running::ready(&mut python(&program.replace("STEP", &step.to_string())))
+}
 
 #[test]
 fn a_program_is_judged_and_a_trial_is_undone() {
     let Some(_turn) = shared() else { return };
-    let program = Running::ready(&mut python(RANDOM));
+    let program = random("mmap.MADV_NORMAL", 1);
     let huge = || proc_bytes(program.pid(), "smaps_rollup", "AnonHugePages:");
     if huge() > 0 {
         return skip("the system makes huge pages everywhere");
     }
     let pid = program.pid().to_string();
-    let report = run(&mut isotherm(["thp", "--json", "--pid", &pid]))
-        .success()
-        .json();
+    let judged = run(&mut isotherm(["thp", "--json", "--pid", &pid])).success();
+    let report = judged.json();
     let number = |name: &str| report[name].as_f64().unwrap_or(0.0);
     assert!(number("small_bytes") >= (120 * MIB) as f64, "{report}");
     assert!(number("page_walks_per_s") >= 10_000.0, "{report}");
-    assert!(
-        number("saved_share_max") > 0.0 && report["trial"].is_null(),
-        "{report}"
-    );
+    assert!(number("saved_share_max") > 0.0, "{report}");
+    assert!(report["trial"].is_null(), "{report}");
     let trial = Running::start(&mut isotherm(["thp", "--try", "--pid", &pid]));
     until_so("pages to become huge", || huge() >= 32 * MIB);
     trial.signal(Signal::SIGINT);
     let ended = trial.finish();
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
     assert_eq!(huge(), 0);
+}
+
+#[test]
+fn huge_pages_are_looked_into_and_are_huge_again() {
+    let Some(_turn) = shared() else { return };
+    let program = random("mmap.MADV_HUGEPAGE", 8);
+    let huge = || proc_bytes(program.pid(), "smaps_rollup", "AnonHugePages:");
+    let all = huge();
+    if all < 120 * MIB {
+        return skip("the kernel gave no huge pages");
+    }
+    let pid = program.pid().to_string();
+    let judged = Running::start(&mut isotherm(["thp", "--try", "--json", "--pid", &pid]));
+    until_so("a sample to be split", || huge() < all);
+    until_so("the sample to be huge again", || huge() == all);
+    until_so("the trial to split more", || huge() < all);
+    judged.signal(Signal::SIGINT);
+    let ended = judged.finish();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    assert_eq!(huge(), all);
+    let report = ended.json();
+    assert_eq!(report["split"]["is_undone"], true, "{report}");
+    let sizes = report["page_sizes"].as_array().expect("a list");
+    let used = |bytes: u64| {
+        let mut sizes = sizes.iter();
+        let size = sizes.find(|size| size["page_bytes"] == bytes);
+        size.and_then(|size| size["used_share"].as_f64())
+    };
+    let share = used(4096).expect("split");
+    assert!((0.1..0.15).contains(&share), "{report}");
+    assert!(used(MIB << 1).expect("split") > 0.98, "{report}");
 }

@@ -1,7 +1,5 @@
 //! `isotherm park` and `isotherm wake`: does all of a program go, does it come back in order, is nothing lost?
 
-use std::process::Command;
-
 use crate::common::{Running, isotherm, run, with_swap};
 use crate::watch::groups::{Group, memory_group};
 
@@ -40,10 +38,8 @@ impl Parked {
     fn start() -> Option<Self> {
         let group = memory_group("park")?;
         let requests = tempfile::NamedTempFile::new().expect("a file");
-        let mut command = Command::new("sh");
-        let script = "echo $$ > \"$PROCS\"; exec python3 -u -c \"$PROGRAM\" \"$REQUESTS\"";
-        command.args(["-c", script]);
-        command.env("PROCS", group.procs()).env("PROGRAM", PROGRAM);
+        let mut command = group.shell("exec python3 -u -c \"$PROGRAM\" \"$REQUESTS\"");
+        command.env("PROGRAM", PROGRAM);
         let program = Running::ready(command.env("REQUESTS", requests.path()));
         Some(Self {
             program,
@@ -82,14 +78,8 @@ fn a_parked_program_comes_back_in_the_order_of_its_last_wake() {
         .into();
     assert!(before > 64 << 20 && after < before / 5, "{report}");
     // The first wake learns what the program needs: half of half a quarter, and its interpreter.
-    let waking = Running::start(&mut isotherm([
-        "wake",
-        "--cgroup",
-        &parked.name,
-        "--watch",
-        "4s",
-        "--json",
-    ]));
+    let wake = ["wake", "--json", "--cgroup", &parked.name];
+    let waking = Running::start(isotherm(wake).args(["--watch", "4s"]));
     parked.ask();
     let learned = waking.finish().success().json();
     assert_eq!(number(&learned, "prefetched_bytes"), 0);

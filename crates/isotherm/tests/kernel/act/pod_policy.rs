@@ -10,13 +10,11 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{
-    PATIENCE, Running, acting_on_all, daemon_status, free_address, http_get, isotherm, pause,
+    MIB, PATIENCE, Running, acting_on_all, daemon_status, free_address, http_get, isotherm, pause,
     proc_bytes, python, run, scratch, skip, until, until_so,
 };
 use crate::swap::Swap;
 use crate::watch::groups::{Group, hierarchies};
-
-const MIB: u64 = 1 << 20;
 
 /// A scheme like prcl, but with a shorter age.
 const SCHEME: &str = "4K max 0 0 2s max pageout";
@@ -217,11 +215,8 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     assert_eq!(*nr_pods, json!({"reclaim": 1, "invalid": 1}));
     let metrics = daemon.metrics();
     assert!(metrics.contains("isotherm_pod_policy_up 1\n"), "{metrics}");
-    for (pod, says) in [
-        (&willing, "reclaim"),
-        (&misspelt, "invalid"),
-        (&unknown, "unknown"),
-    ] {
+    let pods = [&willing, &misspelt, &unknown];
+    for (pod, says) in pods.into_iter().zip(["reclaim", "invalid", "unknown"]) {
         let label = format!("uid=\"{}\",policy=\"{says}\"}} 1", pod.uid);
         assert!(metrics.contains(&label), "{label} is not in {metrics}");
     }
@@ -238,7 +233,7 @@ fn only_a_pod_that_permits_it_is_paged_out() {
     // Its memory would be idle for 4 s again.
     pause(8.0);
     assert_eq!(daemon.applied(), applied, "{}", daemon.account());
-    for pod in [&willing, &misspelt, &unknown] {
+    for pod in pods {
         assert!(pod.swapped() < 8 * MIB, "{}", daemon.account());
     }
     // A server that stops answering is reported once, and so is the fault of a pod.

@@ -55,9 +55,8 @@ fn a_command_that_ends_at_once_is_recorded_by_its_name() {
 /// Runs `record -o FILE ARGS`, which must fail with a message that holds `words`, and leave no file.
 fn check_refused(args: &str, words: &[&str]) {
     let (_directory, path) = record_file();
-    let done = run(isotherm(["record", "-o"])
-        .arg(&path)
-        .args(args.split_whitespace()));
+    let mut command = isotherm(["record", "-o"]);
+    let done = run(command.arg(&path).args(args.split_whitespace()));
     for word in words {
         done.refused(word);
     }

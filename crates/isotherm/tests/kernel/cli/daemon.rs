@@ -180,9 +180,8 @@ fn there_is_one_for_each_socket_and_each_process() {
     let mut daemon = Daemon::start("4K max 0 0 1s max cold", &[]);
     let pid = daemon.workload.pid().to_string();
     let us = format!("pid {}", daemon.process.pid());
-    Daemon::spawn(&daemon.directory, daemon.workload.pid(), &[])
-        .finish()
-        .refused(&us);
+    let second = Daemon::spawn(&daemon.directory, daemon.workload.pid(), &[]);
+    second.finish().refused(&us);
     let scheme = "4K max 0 0 1s max cold";
     let beside = ["run", "--scheme", scheme, "--duration", "1s", "--pid", &pid];
     run(&mut isotherm(beside)).refused(&us);
@@ -224,9 +223,8 @@ fn metrics_are_served_on_loopback_alone() {
     let anybody = ["--dry-run", "--metrics", "0.0.0.0:0"];
     let elsewhere = open_scratch();
     fs::write(elsewhere.path().join("schemes.damos"), IDLE).expect("a file");
-    Daemon::spawn(&elsewhere, daemon.workload.pid(), &anybody)
-        .finish()
-        .refused("loopback");
+    let open = Daemon::spawn(&elsewhere, daemon.workload.pid(), &anybody);
+    open.finish().refused("loopback");
 }
 
 /// Checks that every sample is a number and belongs to a family with a type and help before it.

@@ -12,11 +12,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    Record, Running, at_once, isotherm, now, pause, proc_bytes, record_pid, run, scratch, shared,
-    skip, until, until_snapshot,
+    MIB, Record, Running, at_once, isotherm, now, pause, proc_bytes, record_pid, run, scratch,
+    shared, skip, until, until_snapshot,
 };
 
-const MIB: u64 = 1 << 20;
 const SOURCE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../tests/blame/programs/hostile.c"

@@ -4,10 +4,9 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::common::{Workload, isotherm, pause, run, scratch, shared, skip, until_so};
+use crate::common::{MIB, Workload, isotherm, pause, run, scratch, shared, skip, until_so};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-const MIB: u64 = 1 << 20;
 /// Uses one page in eight of the first half, and all of the second.
 const MIXED: &str = "\
     sparse, 64MiB\n\

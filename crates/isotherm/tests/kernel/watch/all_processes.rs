@@ -167,12 +167,8 @@ fn metrics_say_whose_memory_is_how_old() {
     let directory = scratch();
     let address = free_address();
     let mut command = isotherm(["start", "--all", "--dry-run", "--cpu-budget", "5%"]);
-    command.args([
-        "--metrics",
-        &address,
-        "--scheme",
-        "4K max 0% 0% 30s max stat",
-    ]);
+    command.args(["--scheme", "4K max 0% 0% 30s max stat"]);
+    command.args(["--metrics", &address]);
     let socket = directory.path().join("socket");
     let _daemon = Running::start(command.arg("--socket").arg(socket));
     // A monitor with long intervals reports memory when it is older.

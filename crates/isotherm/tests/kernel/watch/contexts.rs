@@ -7,12 +7,11 @@ use isotherm_record::ActionSample;
 use serde_json::{Value, json};
 
 use crate::common::{
-    Running, Workload, daemon_status, isotherm, paced_workload, record_until, run, scratch, shared,
-    skip, until,
+    MIB, Running, Workload, daemon_status, isotherm, paced_workload, record_until, run, scratch,
+    shared, skip, until,
 };
 use crate::watch::physical::some_ram;
 
-const MIB: u64 = 1 << 20;
 /// The configuration of HMSDK's generator for two nodes.
 const HMSDK: &str = include_str!("../../../../config/tests/fixtures/hmsdk.yaml");
 

@@ -6,11 +6,9 @@ use std::ops::RangeInclusive;
 use serde_json::{Value, json};
 
 use crate::common::{
-    Running, isotherm, proc_bytes, python, record_file, record_pid, report, run, shared, skip,
+    MIB, Running, isotherm, proc_bytes, python, record_file, record_pid, report, run, shared, skip,
     until_so, with_swap,
 };
-
-const MIB: u64 = 1 << 20;
 
 /// Records process `pid` for 9 s, and returns the summary.
 fn summary(pid: u32, flags: &[&str]) -> Value {
@@ -42,10 +40,8 @@ fn page_out(pid: u32, duration: &str, flags: &[&str]) -> Value {
 fn expect(report: &Value, pointer: &str, mib: RangeInclusive<u64>) {
     let bytes = report.pointer(pointer).and_then(Value::as_u64);
     let range = mib.start() * MIB..=mib.end().saturating_mul(MIB);
-    assert!(
-        bytes.is_some_and(|bytes| range.contains(&bytes)),
-        "{pointer}: {bytes:?} in {mib:?} MiB: {report}"
-    );
+    let is_within = bytes.is_some_and(|bytes| range.contains(&bytes));
+    assert!(is_within, "{pointer}: {bytes:?} in {mib:?} MiB: {report}");
 }
 
 /// Maps 32 MiB twice and never touches them again; the first mapping is locked.

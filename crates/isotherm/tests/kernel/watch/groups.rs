@@ -39,6 +39,15 @@ impl Group {
         let name = self.directory.file_name().expect("a name");
         name.to_str().expect("a name of ours").to_owned()
     }
+
+    /// Returns a shell that enters the group and runs a line there.
+    pub(crate) fn shell(&self, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        let script = format!("echo $$ > \"$PROCS\"; {line}");
+        command.args(["-c", &script, "sh"]);
+        command.env("PROCS", self.procs());
+        command
+    }
 }
 
 impl Drop for Group {
@@ -99,9 +108,7 @@ pub(crate) fn memory_group(name: &str) -> Option<Group> {
 
 fn check_followed(group: &Group, name: &Path) {
     let (_directory, path) = record_file();
-    let script = "echo $$ > \"$PROCS\"; while :; do sleep 1.7; done";
-    let mut command = Command::new("sh");
-    let shell = Running::start(command.args(["-c", script]).env("PROCS", group.procs()));
+    let shell = Running::start(&mut group.shell("while :; do sleep 1.7; done"));
     pause(0.5);
     let mut command = isotherm(["record", "--cgroup"]);
     let what = "children that come and go";
@@ -147,9 +154,7 @@ fn a_group_may_be_empty_at_first() {
     until_written(&path);
     // It lists processes once a second.
     pause(1.5);
-    let script = "echo $$ > \"$PROCS\"; exec sleep 60";
-    let mut command = Command::new("sh");
-    let late = Running::start(command.args(["-c", script]).env("PROCS", group.procs()));
+    let late = Running::start(&mut group.shell("exec sleep 60"));
     let what = "the process to be found";
     stop_once(what, recorder, &path, |record| !record.starts().is_empty());
     let record = Record::read(&path);

@@ -4,9 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{Running, python, record_file, record_pid, report, shared, skip};
+use crate::common::{MIB, Running, python, record_file, record_pid, report, shared, skip};
 
-const MIB: u64 = 1 << 20;
 const SETTING: &str = "/proc/sys/vm/nr_hugepages";
 
 /// Maps 16 MiB of hugetlbfs and 16 MiB of usual memory, and never touches either again.

@@ -7,9 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Running, isotherm, report, run, scratch, skip, until, with_swap};
+use crate::common::{MIB, Running, isotherm, report, run, scratch, skip, until, with_swap};
 
-const MIB: u64 = 1 << 20;
 /// Bytes that a figure may differ by.
 const TOLERANCE: u64 = 2 * MIB;
 /// Idle bytes that the report may miss, besides unknown ones.

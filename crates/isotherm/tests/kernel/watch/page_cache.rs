@@ -1,18 +1,15 @@
 //! Pages of files that no process maps.
 
 use std::path::Path;
-use std::process::Command;
 
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_record::CachedFile;
 
 use crate::common::{
-    Running, alone, isotherm, pause, python, python_path, record_until, report, run, skip,
-    until_so, watching,
+    MIB, Running, alone, isotherm, pause, python, python_path, record_until, report, run, until_so,
+    watching,
 };
-use crate::watch::groups::{Group, hierarchies};
-
-const MIB: u64 = 1 << 20;
+use crate::watch::groups::memory_group;
 
 /// Makes two files of 64 MiB, reads both, and then reads half of the first again and again.
 const READER: &str = "import os, sys, time\n\
@@ -133,21 +130,15 @@ fn cached(path: &Path) -> u64 {
 #[test]
 fn idle_pages_of_files_are_dropped() {
     let Some(_turn) = alone() else { return };
-    let hierarchies = hierarchies().into_iter();
-    let mut charging = hierarchies.filter(|point| point.join("memory.stat").is_file());
-    let made = charging.find_map(|point| Group::create(&point, "page-cache"));
-    let Some(group) = made else {
-        return skip("no hierarchy of control groups with memory");
+    let Some(group) = memory_group("page-cache") else {
+        return;
     };
     let directory = on_disk();
-    let mut reader = Command::new("sh");
-    let script = "echo $$ > \"$PROCS\"; exec \"$@\"";
-    reader.args(["-c", script, "sh"]).arg(python_path());
-    reader.args(["-c", READER]).arg(directory.path());
-    let _reader = Running::ready(reader.env("PROCS", group.procs()));
-    let name = group.directory.file_name().expect("a name");
+    let mut reader = group.shell("exec \"$@\"");
+    reader.arg(python_path()).args(["-c", READER]);
+    let _reader = Running::ready(reader.arg(directory.path()));
     let config = directory.path().join("schemes.yaml");
-    std::fs::write(&config, schemes(&format!("/{}", name.display()))).expect("a file");
+    std::fs::write(&config, schemes(&format!("/{}", group.name()))).expect("a file");
     let mut command = isotherm(["run", "--json", "--all", "--no-guard"]);
     command.args(["--cpu-budget", "100%", "-c"]);
     let runner = Running::start(command.arg(&config));

@@ -8,11 +8,10 @@ use isotherm_engine::{AddressRange, Snapshot, TargetId};
 use isotherm_record::{Item, MachineSample};
 
 use crate::common::{
-    Record, Running, Workload, isotherm, meminfo, paced_workload, python, range, record_file,
+    MIB, Record, Running, Workload, isotherm, meminfo, paced_workload, python, range, record_file,
     record_until, run, scratch, shared, stop_once, watching,
 };
 
-const MIB: u64 = 1 << 20;
 /// The target of all physical memory in a record.
 const MEMORY: TargetId = TargetId(0);
 

@@ -2,14 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use super::groups::{Group, memory_group};
 use crate::common::{
-    Running, Workload, isotherm, paced_workload, record_file, run, shared, until_so, with_swap,
+    MIB, Running, Workload, isotherm, paced_workload, record_file, run, shared, until_so, with_swap,
 };
-
-const MIB: u64 = 1 << 20;
 
 #[test]
 fn what_a_program_uses_is_what_it_needs() {
@@ -23,23 +20,16 @@ fn what_a_program_uses_is_what_it_needs() {
     let live = run(isotherm(flags).arg("--json")).success().json();
     let bytes = |of: &str| live[of]["request"]["bytes"].as_u64().expect("bytes");
     let need = bytes("with_swap");
-    assert!(
-        (hot..hot + 24 * MIB).contains(&need),
-        "{need} of {hot}: {live}"
-    );
+    let is_hot = (hot..hot + 24 * MIB).contains(&need);
+    assert!(is_hot, "{need} of {hot}: {live}");
     let without = bytes("without_swap");
-    assert!(
-        (250 * MIB..300 * MIB).contains(&without),
-        "{without}: {live}"
-    );
+    let is_all = (250 * MIB..300 * MIB).contains(&without);
+    assert!(is_all, "{without}: {live}");
     // The record says the same, and shows it.
-    let recorded = run(&mut isotherm(["size", file, "--json"]))
-        .success()
-        .json();
-    assert_eq!(recorded["with_swap"], live["with_swap"]);
-    run(&mut isotherm(["size", file]))
-        .success()
-        .prints("if a loss of 1 % is allowed");
+    let recorded = run(&mut isotherm(["size", file, "--json"])).success();
+    assert_eq!(recorded.json()["with_swap"], live["with_swap"]);
+    let shown = run(&mut isotherm(["size", file])).success();
+    shown.prints("if a loss of 1 % is allowed");
     let both = ["size", file, "--pid", &pid];
     run(&mut isotherm(both)).refused("exclude each other");
 }
@@ -60,11 +50,8 @@ while True:
 /// Starts the program in a group of its own. Returns the file of the group's limit as well.
 fn limitable() -> Option<(Group, Running, PathBuf)> {
     let group = memory_group("size")?;
-    let mut command = Command::new("sh");
-    let script = "echo $$ > \"$PROCS\"; exec python3 -u -c \"$PROGRAM\"";
-    command.args(["-c", script]);
-    command.env("PROCS", group.procs()).env("PROGRAM", PROGRAM);
-    let program = Running::ready(&mut command);
+    let mut command = group.shell("exec python3 -u -c \"$PROGRAM\"");
+    let program = Running::ready(command.env("PROGRAM", PROGRAM));
     let limit = group.limit().expect("it was made for that");
     Some((group, program, limit))
 }
@@ -76,15 +63,8 @@ fn a_limit_that_is_tried_is_enough_and_is_undone() {
         return;
     };
     let before = fs::read_to_string(&limit).expect("a limit");
-    let flags = [
-        "size",
-        "--cgroup",
-        &group.name(),
-        "--duration",
-        "6s",
-        "--verify",
-    ];
-    let json = run(isotherm(flags).arg("--json")).success().json();
+    let mut size = isotherm(["size", "--cgroup", &group.name(), "--duration", "6s"]);
+    let json = run(size.args(["--verify", "--json"])).success().json();
     let least = json["verified"]["least_bytes"].as_u64().expect("one fits");
     assert!((32 * MIB..80 * MIB).contains(&least), "{json}");
     let high = json["with_swap"]["high"]["bytes"].as_u64().expect("bytes");

@@ -79,54 +79,40 @@ fn check_refusal(change: impl FnOnce(&mut Scheme), wanted: &str) {
 
 #[test]
 fn patterns_that_nothing_has_are_refused() {
+    let size = "its least size is above its most, so that no memory matches; exchange the two";
+    check_refusal(|s| s.pattern.size = Bounds::new(2, 1), size);
+    let accesses = Bounds::new(Frequency::Percent(50.0), Frequency::Percent(5.0));
     check_refusal(
-        |s| s.pattern.size = Bounds::new(2, 1),
-        "its least size is above its most, so that no memory matches; exchange the two",
-    );
-    check_refusal(
-        |s| s.pattern.nr_accesses = Bounds::new(Frequency::Percent(50.0), Frequency::Percent(5.0)),
+        |s| s.pattern.nr_accesses = accesses,
         "its least access frequency is above its most, so that no memory matches; exchange the two",
     );
-    check_refusal(
-        |s| s.pattern.age = Bounds::new(Age::Time(SECOND), Age::Time(Nanos(0))),
-        "its least age is above its most, so that no memory matches; exchange the two",
-    );
+    let ages = Bounds::new(Age::Time(SECOND), Age::Time(Nanos(0)));
+    let age = "its least age is above its most, so that no memory matches; exchange the two";
+    check_refusal(|s| s.pattern.age = ages, age);
     let share = "its access frequency is not a share of 0 % to 100 %";
-    check_refusal(
-        |s| s.pattern.nr_accesses.min = Frequency::Percent(f64::NAN),
-        share,
-    );
-    check_refusal(
-        |s| s.pattern.nr_accesses.max = Frequency::Percent(100.5),
-        share,
-    );
+    let (nan, large) = (Frequency::Percent(f64::NAN), Frequency::Percent(100.5));
+    check_refusal(|s| s.pattern.nr_accesses.min = nan, share);
+    check_refusal(|s| s.pattern.nr_accesses.max = large, share);
 }
 
 #[test]
 fn what_cannot_be_worked_with_is_refused() {
+    let nowhere = "it moves memory but does not say where to; name a node";
+    check_refusal(|s| s.destinations.clear(), nowhere);
+    let weight = "the weight of node 2 is 0; leave the node out, or give it a weight";
+    check_refusal(|s| s.destinations[0].weight = 0, weight);
+    let target = "the target value of its goal 0 is 0; say what the metric should come to";
+    let zero = goal(GoalMetric::UserInput, 0);
+    check_refusal(|s| s.quota.goals.push(zero), target);
+    let charge = FailCharge {
+        numerator: 1,
+        denominator: 0,
+    };
     check_refusal(
-        |s| s.destinations.clear(),
-        "it moves memory but does not say where to; name a node",
-    );
-    check_refusal(
-        |s| s.destinations[0].weight = 0,
-        "the weight of node 2 is 0; leave the node out, or give it a weight",
-    );
-    check_refusal(
-        |s| s.quota.goals.push(goal(GoalMetric::UserInput, 0)),
-        "the target value of its goal 0 is 0; say what the metric should come to",
-    );
-    check_refusal(
-        |s| {
-            s.quota.fail_charge = Some(FailCharge {
-                numerator: 1,
-                denominator: 0,
-            });
-        },
+        |s| s.quota.fail_charge = Some(charge),
         "the denominator of its charge for failures is 0; leave both out for a full charge",
     );
-    check_refusal(
-        |s| s.watermarks = Some(watermarks(300, 400, 200)),
-        "its watermarks are not in order: low <= mid <= high is needed, not 200, 400, 300",
-    );
+    let order = "its watermarks are not in order: low <= mid <= high is needed, not 200, 400, 300";
+    let unordered = watermarks(300, 400, 200);
+    check_refusal(|s| s.watermarks = Some(unordered), order);
 }

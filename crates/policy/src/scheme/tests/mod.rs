@@ -22,25 +22,17 @@ const SECOND: Nanos = Nanos::from_millis(1000);
 /// Returns the snapshots of a picture, over the second that ends at `now` seconds.
 fn snapshots_of(picture: &str, now: u64) -> Vec<Snapshot> {
     let targets = picture.split('|').zip(0..);
-    let snapshot_of = |(regions, target)| Snapshot {
-        target: TargetId(target),
-        start: Nanos((now - 1) * SECOND.0),
-        end: Nanos(now * SECOND.0),
-        nr_samples: 20,
-        regions: parts_of(regions).map(snapshot).collect(),
-        ..Snapshot::default()
+    let times = (Nanos((now - 1) * SECOND.0), Nanos(now * SECOND.0));
+    let snapshot_of = |(regions, target)| {
+        let regions = parts_of(regions).map(snapshot).collect();
+        Snapshot::new(TargetId(target), times, 20, regions)
     };
     targets.map(snapshot_of).collect()
 }
 
 fn snapshot((range, nr_accesses, age): (AddressRange, Option<u32>, u32)) -> RegionSnapshot {
-    RegionSnapshot {
-        range,
-        nr_accesses: nr_accesses.map(|nr| nr as f32),
-        age,
-        age_ns: Nanos(u64::from(age) * SECOND.0),
-        memory: None,
-    }
+    let region = RegionSnapshot::new(range, nr_accesses.map(|nr| nr as f32));
+    region.aged(age, Nanos(u64::from(age) * SECOND.0))
 }
 
 fn of_operations(operations: &[Operation]) -> String {
@@ -84,12 +76,8 @@ impl Bench {
     #[track_caller]
     fn check(&mut self, picture: &str, wanted: &str) -> &mut Self {
         let operations = self.plan(picture);
-        assert_eq!(
-            of_operations(&operations),
-            wanted,
-            "from {picture} after {} s",
-            self.now
-        );
+        let done = of_operations(&operations);
+        assert_eq!(done, wanted, "from {picture} after {} s", self.now);
         let outcomes: Vec<_> = operations.iter().map(self.outcome).collect();
         self.engine.done(&operations, &outcomes);
         self

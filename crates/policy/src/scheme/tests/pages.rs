@@ -63,8 +63,6 @@ fn pages_that_are_idle_are_taken_the_oldest_first() {
     assert_eq!(plan(&mut engine, in_use()), wanted);
     let stats = engine.stats(0).expect("a scheme");
     assert_eq!((stats.nr_applied, stats.sz_applied), (3, 25 * PAGE_SIZE));
-    let mut tried = engine.tried_regions(0).iter();
-    assert!(tried.all(|tried| tried.sz_filter_passed.is_some()));
 }
 
 #[test]
@@ -74,10 +72,6 @@ fn what_is_idle_for_longest_is_paged_out_first_whosever_it_is() {
     let mut engine = engine(&[idle_for(10, Action::Pageout)]);
     let operations = engine.plan(SECOND, &snapshots, &SystemFacts::default());
     assert_eq!(places(&operations), [(1, 0), (0, 0), (0, 10), (1, 4)]);
-    let outcomes: Vec<Outcome> = operations.iter().map(Outcome::assumed).collect();
-    engine.done(&operations, &outcomes);
-    let tried = engine.tried_regions(0);
-    assert!(tried.iter().all(|tried| tried.sz_filter_passed.is_some()));
 }
 
 #[test]
@@ -103,11 +97,8 @@ fn the_back_off_factor_asks_for_older_memory() {
     };
     let all = planned(Action::Pageout, 1);
     assert_eq!(all, [(0, 0), (1, 0), (0, 10)]);
-    assert_eq!(
-        planned(Action::Pageout, 2),
-        [(0, 0), (1, 0)],
-        "from 20 s on"
-    );
+    // From 20 s on.
+    assert_eq!(planned(Action::Pageout, 2), [(0, 0), (1, 0)]);
     let others = planned(Action::Cold, 64);
     assert_eq!(others.len(), 3, "nothing comes back of that");
 }

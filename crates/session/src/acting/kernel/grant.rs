@@ -216,11 +216,9 @@ mod tests {
     use super::*;
 
     fn pageout(quota: Quota) -> Scheme {
+        let [min, max] = [Nanos::from_millis(5000), Nanos(u64::MAX)].map(Age::Time);
         let pattern = AccessPattern {
-            age: Bounds {
-                min: Age::Time(Nanos::from_millis(5000)),
-                max: Age::Time(Nanos(u64::MAX)),
-            },
+            age: Bounds::new(min, max),
             ..AccessPattern::ANY
         };
         Scheme {
@@ -249,17 +247,11 @@ mod tests {
         let schemes = [pageout(own), Scheme::new(AccessPattern::ANY, Action::Stat)];
         let limited = grant.limit(&schemes, true);
         let quota = &limited[0].quota;
-        let found = (
-            quota.bytes,
-            quota.time.0 / 1_000_000,
-            quota.reset_interval.0 / 1_000_000,
-        );
+        let found = (quota.bytes, quota.time, quota.reset_interval);
+        let wanted = (wanted.0, ms(wanted.1), ms(wanted.2));
         assert_eq!(found, wanted, "{grant:?}");
-        assert_eq!(
-            limited[1].quota,
-            Quota::default(),
-            "who counts needs no quota"
-        );
+        let counting = &limited[1].quota;
+        assert_eq!(*counting, Quota::default(), "who counts needs no quota");
     }
 
     #[test]
@@ -285,10 +277,8 @@ mod tests {
         assert_eq!(Grant::Nothing.limit(&schemes, false), schemes);
         assert_eq!(Grant::Nothing.limit(&schemes, true)[0].quota.bytes, 1);
         let patient = some(None, None, 4).limit(&schemes, true);
-        assert_eq!(
-            patient[0].pattern.age.min,
-            Age::Time(Nanos::from_millis(20_000))
-        );
+        let four_times = Age::Time(Nanos::from_millis(20_000));
+        assert_eq!(patient[0].pattern.age.min, four_times);
     }
 
     #[test]

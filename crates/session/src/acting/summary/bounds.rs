@@ -97,9 +97,7 @@ mod tests {
         }
         let list = times.list();
         assert_eq!(list.len(), 2, "the last has just begun: {list:?}");
-        assert_eq!(
-            text(&list),
-            "no further memory matches 60 %, rate of the guard 40 %"
-        );
+        let wanted = "no further memory matches 60 %, rate of the guard 40 %";
+        assert_eq!(text(&list), wanted);
     }
 }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
 
-use isotherm_engine::page_cache::{CachedFolio, CachedRegion, FileId, FolioState};
+use isotherm_engine::page_cache::{CachedFolio, CachedKind, CachedRegion, FileId, FolioState};
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, Snapshot};
 use isotherm_linux::cache::discard::discard;
-use isotherm_linux::cache::file::{self, CacheFileKind, Unopenable};
+use isotherm_linux::cache::file::{self, Unopenable};
 use isotherm_linux::cache::memmap::{FileFacts, MemmapError};
 use isotherm_policy::scheme::{Action, OpsFilter};
 use isotherm_policy::{Operation, Outcome, Refusal};
@@ -113,7 +113,7 @@ impl CacheView {
 
     /// Opens a regular file: tables of a file system are not dropped.
     fn open(&self, facts: &FileFacts) -> Result<File, Refusal> {
-        if !matches!(facts.kind(), CacheFileKind::File) {
+        if !matches!(facts.kind(), CachedKind::File) {
             return Err(Refusal::Unsupported);
         }
         file::open(facts, &self.mounts).map_err(|why| match why {

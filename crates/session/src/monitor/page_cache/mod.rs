@@ -337,12 +337,7 @@ impl CacheView {
     }
 
     fn file(&self, facts: &FileFacts, bytes: CachedBytes) -> CachedFile {
-        let kind = match facts.kind() {
-            file::CacheFileKind::File => CachedKind::File,
-            file::CacheFileKind::Deleted => CachedKind::Deleted,
-            file::CacheFileKind::BlockDevice => CachedKind::BlockDevice,
-            file::CacheFileKind::Other => CachedKind::Other,
-        };
+        let kind = facts.kind();
         let is_device = kind == CachedKind::BlockDevice;
         let (device, path) = if is_device {
             (facts.own_device, file::device_name(facts.own_device))

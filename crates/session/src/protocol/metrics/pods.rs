@@ -1,16 +1,69 @@
-//! Metrics of pods: their control groups and their policies.
+//! Metrics of control groups and of pods: what they need, who they are, and their policies.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
+use isotherm_linux::cgroup::{self, GroupMemory};
+use isotherm_linux::meminfo::Meminfo;
 use isotherm_linux::pods::uid_of_group;
 use prometheus_client::metrics::MetricType;
 
 use super::super::PodPolicyName;
 use super::super::machine::Owner;
+use super::super::needed::GroupFacts;
 use super::page::Page;
 use super::{Metrics, label};
 
 impl Metrics<'_> {
+    pub(super) fn needed(&self, page: &mut Page) {
+        let root = cgroup::find(Path::new("/")).unwrap_or_default();
+        let has_swap = Meminfo::read()
+            .get("SwapTotal")
+            .is_some_and(|bytes| bytes > 0);
+        let all = self.live.needed(|group| {
+            let directory = root.join(group.trim_start_matches('/'));
+            GroupFacts {
+                charge: cgroup::charge(&directory),
+                has_swap: has_swap && may_swap(&directory, &root),
+            }
+        });
+        if all.is_empty() {
+            return;
+        }
+        page.family(
+            "isotherm_needed_bytes",
+            MetricType::Gauge,
+            "With --all: memory that a control group needs at a loss of 1 %, between bounds. Swap takes the rest, where \
+             there is swap. Its greatest value over days is what to request.",
+        );
+        for (group, of) in &all {
+            let group = isotherm_record::printable(group);
+            let bounds = [("low", of.low), ("estimate", of.bytes), ("high", of.high)];
+            for (bound, bytes) in bounds {
+                page.sample(&[("cgroup", &group), ("bound", bound)], bytes);
+            }
+        }
+        page.family(
+            "isotherm_needed_age_seconds",
+            MetricType::Gauge,
+            "With --all: memory of a control group that is idle for this long is not needed: if it were out, reading \
+             it back would cost 1 % of a CPU.",
+        );
+        for (group, of) in &all {
+            let group = isotherm_record::printable(group);
+            page.sample(&[("cgroup", &group)], of.idle_for.as_secs_f64());
+        }
+        page.family(
+            "isotherm_charged_bytes",
+            MetricType::Gauge,
+            "With --all: all memory that a control group is charged for.",
+        );
+        for (group, of) in &all {
+            let group = isotherm_record::printable(group);
+            page.sample(&[("cgroup", &group)], of.charged);
+        }
+    }
+
     pub(super) fn pods(&self, page: &mut Page) {
         if self.pods.is_empty() {
             return;
@@ -18,17 +71,19 @@ impl Metrics<'_> {
         page.family(
             "isotherm_pod",
             MetricType::Info,
-            "Of which pod a control group is: join on (instance, cgroup).",
+            "Of which pod and container a control group is: join on (instance, cgroup).",
         );
         for owner in self.told_groups() {
             let uid = uid_of_group(owner.name());
             let Some((uid, pod)) = uid.and_then(|uid| self.pods.get_key_value(&uid)) else {
                 continue;
             };
+            let container = pod.container_of_group(owner.name());
             let labels = [
                 ("cgroup", &*label(owner)),
                 ("namespace", &pod.namespace),
                 ("pod", &pod.name),
+                ("container", container.unwrap_or_default()),
                 ("uid", uid),
             ];
             page.sample(&labels, 1);
@@ -96,4 +151,10 @@ impl Metrics<'_> {
             );
         }
     }
+}
+
+/// Returns whether no group from `directory` up to `root` forbids swap.
+fn may_swap(directory: &Path, root: &Path) -> bool {
+    let mut groups = directory.ancestors().take_while(|group| *group != root);
+    groups.all(|group| GroupMemory::of(group).swap_limit != Some(0))
 }

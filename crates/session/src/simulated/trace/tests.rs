@@ -24,30 +24,14 @@ fn process(target: u32, name: &str, pages: u32, scans: std::ops::Range<u64>) -> 
     };
     let blocks: Vec<PageBlock> = (0..pages.div_ceil(512).max(1)).map(block).collect();
     let scan = |n: u64| {
-        Item::Pages(PageSnapshot {
-            target,
-            start: second(n),
-            end: second(n + 1),
-            blocks: blocks.clone(),
-        })
+        let times = (second(n), second(n + 1));
+        Item::Pages(PageSnapshot::new(target, times, blocks.clone()))
     };
-    let mapping = Mapping {
-        range: AddressRange::new(start, start + u64::from(pages.max(1)) * PAGE_SIZE),
-        permissions: "rw-p".into(),
-        name: "[heap]".into(),
-        unreclaimable: None,
-    };
+    let range = AddressRange::new(start, start + u64::from(pages.max(1)) * PAGE_SIZE);
+    let heap = vec![Mapping::private(range, "[heap]")];
     let begins = [
-        Item::TargetStart(TargetStart {
-            target,
-            name: name.into(),
-            ..TargetStart::default()
-        }),
-        Item::Mappings(MappingChange {
-            target,
-            added: vec![mapping],
-            ..MappingChange::default()
-        }),
+        Item::TargetStart(TargetStart::new(Nanos(0), target, 0, name)),
+        Item::Mappings(MappingChange::adding(Nanos(0), target, heap)),
     ];
     begins.into_iter().chain(scans.map(scan)).collect()
 }
@@ -79,16 +63,11 @@ fn of_too_many_processes_the_largest_are_replayed() {
     let items = (0..nr).flat_map(|target| process(target, "worker", target + 1, 0..2));
     let replay = Replay::of(items).expect("it can be replayed");
     assert_eq!(replay.processes.len(), PROCESSES_MAX);
-    let least = replay
-        .processes
-        .last()
-        .map(|(_, process)| process.mapped_bytes());
-    assert_eq!(least, Some(7 * PAGE_SIZE), "six smaller ones are left out");
-    assert!(
-        replay.notes[0].starts_with("of 70 processes in the trace the 64 with most memory"),
-        "{:?}",
-        replay.notes
-    );
+    let (_, least) = replay.processes.last().expect("many");
+    let bytes = least.mapped_bytes();
+    assert_eq!(bytes, 7 * PAGE_SIZE, "six smaller ones are left out");
+    let said = "of 70 processes in the trace the 64 with most memory";
+    assert!(replay.notes[0].starts_with(said), "{:?}", replay.notes);
 }
 
 #[test]

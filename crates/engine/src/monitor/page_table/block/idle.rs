@@ -31,7 +31,7 @@ impl Block {
         facts: &BlockFacts,
         watched: &Bitmap,
         (now, ages): (u32, PageAgeRule),
-        counts: &mut IdleEnds,
+        [idle_ends, age_ends]: [&mut IdleEnds; 2],
     ) {
         if self.huge || facts.huge {
             // One bit tells of all pages.
@@ -53,7 +53,8 @@ impl Block {
             let alone = idle_for(self.idle_since(page, now));
             let granule = idle_for(self.granule_idle_since(page, now));
             // Idle granules are acted on as a whole, by their own age.
-            counts.add(ages.age(alone, self.nr_ends(page, ages)).max(granule));
+            idle_ends.add(alone.max(granule));
+            age_ends.add(ages.age(alone, self.nr_ends(page, ages)).max(granule));
             if alone.max(granule) >= COUNTED_FROM {
                 bits::set(&mut counted, page);
             }
