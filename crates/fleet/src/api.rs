@@ -19,6 +19,8 @@ use crate::objects::{List, without_nulls};
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// Bytes of the longest answer.
 const ANSWER_MAX: u64 = 256 << 20;
+/// Characters of a reason in plain text.
+const LINE_MAX: usize = 300;
 /// Objects of a page of a list, and the greatest number of pages.
 const PAGE: usize = 500;
 const PAGES_MAX: usize = 2_000;
@@ -156,7 +158,7 @@ fn body_of(mut response: Response<Body>, url: &str) -> anyhow::Result<Vec<u8>> {
         let message = told
             .as_ref()
             .and_then(|told| told["message"].as_str().or(told["error"].as_str()));
-        let message = message.unwrap_or("no reason given");
+        let message = message.map_or_else(|| plain(&body), str::to_owned);
         let text = format!("{url} says {status}: {message}");
         let is_final = status.is_client_error() && !matches!(status.as_u16(), 408 | 409 | 429);
         if is_final {
@@ -165,4 +167,17 @@ fn body_of(mut response: Response<Body>, url: &str) -> anyhow::Result<Vec<u8>> {
         bail!(text);
     }
     Ok(body)
+}
+
+/// Returns the first line of an answer that is no JSON: a proxy says in plain text that it cannot reach the API server.
+fn plain(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let line = text.lines().next().unwrap_or_default().trim();
+    if line.is_empty() || line.starts_with(['<', '{', '[']) {
+        return "no reason given".to_owned();
+    }
+    line.chars()
+        .filter(|c| !c.is_control())
+        .take(LINE_MAX)
+        .collect()
 }
