@@ -106,7 +106,7 @@ pub struct GroupMemory {
     pub limit: Option<u64>,
     /// `memory.high`.
     pub high: Option<u64>,
-    /// `memory.swap.max`.
+    /// `memory.swap.max`, or by how much version 1's `memory.memsw.limit_in_bytes` exceeds the limit.
     pub swap_limit: Option<u64>,
     /// Charged bytes.
     pub used: Option<u64>,
@@ -119,10 +119,11 @@ impl GroupMemory {
         const UNLIMITED: u64 = 1 << 62;
         let read = |name: &str| text::number::<u64>(directory.join(name));
         let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"));
+        let with_swap = read("memory.memsw.limit_in_bytes").filter(|limit| *limit < UNLIMITED);
         Self {
             limit: limit.filter(|limit| *limit < UNLIMITED),
             high: read("memory.high"),
-            swap_limit: read("memory.swap.max"),
+            swap_limit: read("memory.swap.max").or_else(|| Some(with_swap?.saturating_sub(limit?))),
             used: read("memory.current").or_else(|| read("memory.usage_in_bytes")),
         }
     }
@@ -334,6 +335,21 @@ mod tests {
         write(&inner, "memory.high", "50\n");
         assert_eq!(headroom_up_to(&inner, top.path()), Some(10));
         assert_eq!(headroom_up_to(&outer, top.path()), Some(30));
+    }
+
+    #[test]
+    fn version_1_limits_memory_and_swap_together() {
+        let group = tempfile::tempdir().expect("a directory");
+        let swap_limit = |with_swap: &str| {
+            let path = group.path().join("memory.memsw.limit_in_bytes");
+            fs::write(path, with_swap).expect("a file");
+            GroupMemory::of(group.path()).swap_limit
+        };
+        let path = group.path().join("memory.limit_in_bytes");
+        fs::write(path, "100\n").expect("a file");
+        assert_eq!(swap_limit("100\n"), Some(0));
+        assert_eq!(swap_limit("150\n"), Some(50));
+        assert_eq!(swap_limit("9223372036854771712\n"), None);
     }
 
     #[test]
