@@ -101,7 +101,7 @@ records_in_a_container() {
     saw_it "$FOLDER/out/wss.json"
 }
 
-# As contrib/kubernetes/daemonset.yaml asks for it: privileged, the host's processes, a root that is read only.
+# As contrib/kubernetes/base/daemonset.yaml asks for it: privileged, the host's processes, a root that is read only.
 bundle() {
     mkdir "$FOLDER/bundle"
     python3 - "$1" "$TARGET" "$FOLDER/out" >"$FOLDER/bundle/config.json" <<'END'

@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 
 folder = Path("contrib/kubernetes")
-documents = list(yaml.safe_load_all((folder / "daemonset.yaml").read_text()))
+documents = list(yaml.safe_load_all((folder / "base/daemonset.yaml").read_text()))
 overlay = yaml.safe_load((folder / "acting/kustomization.yaml").read_text())
-assert overlay["resources"] == [".."]
+assert overlay["resources"] == ["../base"]
 (patch,) = overlay["patches"]
 (daemon_set,) = [d for d in documents if d["kind"] == patch["target"]["kind"] and d["metadata"]["name"] == patch["target"]["name"]]
 
@@ -51,7 +51,7 @@ recommending = list(yaml.safe_load_all((folder / "recommend/recommend.yaml").rea
 assert spec["automountServiceAccountToken"] is False
 holders = [c["name"] for c in spec["containers"] if any(m["name"] == "token" for m in c.get("volumeMounts", []))]
 assert holders == ["api"], holders
-resizing = yaml.safe_load((folder / "recommend/resize/kustomization.yaml").read_text())
+resizing = yaml.safe_load((folder / "resize/kustomization.yaml").read_text())
 tests = [of for of in yaml.safe_load(resizing["patches"][0]["patch"]) if of["op"] == "test"]
 assert [container({"spec": {"template": {"spec": spec}}}, "isotherm")["args"][2]] == [of["value"] for of in tests]
 sys.exit(0)

@@ -17,7 +17,7 @@ finish() {
     ((failed == 0))
 }
 if [[ -x $venv/bin/kubernetes-validate ]]; then
-    check "manifests" "$venv/bin/kubernetes-validate" --strict --quiet contrib/kubernetes/daemonset.yaml
+    check "manifests" "$venv/bin/kubernetes-validate" --strict --quiet contrib/kubernetes/base/daemonset.yaml
     check "manifests that recommend" "$venv/bin/kubernetes-validate" --strict --quiet contrib/kubernetes/recommend/recommend.yaml
     check "manifests that act" "$venv/bin/python" tests/observe/acting.py
 else
