@@ -6,10 +6,10 @@ PREFIX ?= /usr/local
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-ci test-vm test-long bench book lint install dist clean build-deps
+.PHONY: help demo build test test-ci test-vm test-long test-cluster bench book lint install dist clean build-deps
 
 help: ## List the targets.
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
 demo: build-deps ## Record a busy redis for half a minute and show which of its memory is hot.
 	@scripts/install-deps demo
@@ -32,8 +32,12 @@ test-vm: build-deps ## Every scenario in virtual machines of Debian's kernels.
 	@scripts/run-tests --vm
 
 test-long: build-deps ## Everything, with the tests that take longer and a short run of the fuzzers.
-	@scripts/install-deps test dist dist-test || echo "What needs these will be skipped."
+	@scripts/install-deps test dist dist-test cluster || echo "What needs these will be skipped."
 	@scripts/run-tests --long
+
+test-cluster: build-deps ## A Kubernetes of one node with our manifests (builds Kubernetes, once: ten minutes).
+	@scripts/install-deps cluster || echo "What needs these will be skipped."
+	@tests/cluster/run.sh --long
 
 bench: build-deps ## Measure cost and speed, and compare with other tools.
 	@scripts/install-deps demo test || echo "What needs these will be skipped."

@@ -220,15 +220,20 @@ fn long_suites(root: &Path, is_long: bool) -> impl Iterator<Item = (u8, Suite)> 
 
 const MINUTES_MAX: u64 = 20;
 
+/// Part of a script that runs with `--long` only in `make test-long`.
+const NEVER_DUE: u8 = u8::MAX;
+
 /// Suites that are scripts, `tests/NAME/run.sh`: the name, the lane, the part of the long tests in which CI runs the
 /// script with `--long` (if it has that option), and its minutes then.
-const SCRIPTS: [(&str, Lane, Option<u8>, u64); 5] = [
+const SCRIPTS: [(&str, Lane, Option<u8>, u64); 6] = [
     // It tests against other projects' programs: pandas, polars, DuckDB, damo.
     ("interop", Lane::Computing, None, 20),
     // The Python package, in the same environment; it includes live sessions.
     ("python", Lane::Waiting, Some(6), 60),
     // The files for Prometheus and Grafana, with a real Prometheus.
     ("observe", Lane::Waiting, None, 5),
+    // A Kubernetes of one node. The first run builds it.
+    ("cluster", Lane::Waiting, Some(NEVER_DUE), 90),
     // First-touch profiling in six languages.
     ("blame", Lane::Waiting, Some(7), 30),
     // The page, in a browser.
@@ -330,8 +335,8 @@ mod tests {
     fn ci_tests_all_but_what_is_long_and_of_that_what_is_due() {
         let ci = names(Level::Ci);
         for name in [
-            "clippy", "cargo", "linux", "kernel", "vm", "interop", "python", "observe", "blame",
-            "page",
+            "clippy", "cargo", "linux", "kernel", "vm", "interop", "python", "observe", "cluster",
+            "blame", "page",
         ] {
             assert!(ci.contains(&name), "{name}");
         }
@@ -349,6 +354,7 @@ mod tests {
         let shorter = names(Level::Ci);
         assert!(shorter.iter().all(|name| long.contains(name)));
         let scripts = SCRIPTS.iter().filter_map(|(_, _, part, _)| *part);
+        let scripts = scripts.filter(|part| *part != NEVER_DUE);
         let root = root();
         let suites = long_suites(&root, true).map(|(part, _)| part);
         let parts: std::collections::BTreeSet<u8> = scripts.chain(suites).collect();
