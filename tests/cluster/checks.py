@@ -178,7 +178,8 @@ class Checks:
             assert len(pods) == 4 and named == pods, (pods, named)
             return True
 
-        wait("all pods of shop", all_are_named)
+        # On a busy machine the daemon looks less often: it has 1 % of a CPU.
+        wait("all pods of shop", all_are_named, 180)
 
     def coldest(self) -> None:
         def is_cold() -> bool:
@@ -223,13 +224,9 @@ class Checks:
 
     def recommend(self, *flags: str, api: str = "", fails: bool = False) -> Any:
         """A pass: its result, or what it says as it fails."""
-        words = [
-            "recommend",
-            f"--prometheus=http://127.0.0.1:{PROMETHEUS}",
-            f"--api={api or self.api}",
-            "--json",
-            *flags,
-        ]
+        # The time that a container was watched is known to a hundredth of the time that counts.
+        words = [f"--prometheus=http://127.0.0.1:{PROMETHEUS}", f"--api={api or self.api}", "--over=10min"]
+        words = ["recommend", *words, "--min-watched=1s", "--json", *flags]
         done = self.cluster.run(self.cluster.isotherm, *words, checks=not fails)
         if fails:
             assert done.returncode == 2, (done.returncode, done.stdout)
@@ -263,19 +260,19 @@ class Checks:
         print(self.cluster.run(self.cluster.isotherm, "recommend", *words).stdout.strip())
 
     def vpa(self) -> None:
-        """By the recommender in the cluster. The time since the first value is known to five minutes."""
+        """By the recommender in the cluster."""
 
         def status() -> Any:
             return self.cluster.objects("verticalpodautoscaler", "archive", "--namespace=shop")["status"]
 
-        found = wait("a recommendation", status, 400)
+        found = wait("a recommendation", status, 120)
         (container,) = found["recommendation"]["containerRecommendations"]
         assert container["containerName"] == "main", container
         assert all(
             re.fullmatch("[0-9]+(Mi)?", container[of]["memory"]) for of in ["lowerBound", "target", "upperBound"]
         )
         assert found["conditions"][0]["type"] == "RecommendationProvided", found
-        (update,) = self.recommend("--min-watched=1s")["vpas"]
+        (update,) = self.recommend()["vpas"]
         assert update["outcome"] in ("unchanged", "planned"), update
 
     def away(self) -> None:
@@ -283,7 +280,7 @@ class Checks:
             ((_, value),) = metrics(name)
             return value
 
-        wait("the archive", lambda: mapped().get("archive", 0) >= 240 * MIB)
+        wait("the archive", lambda: mapped().get("archive", 0) >= 240 * MIB, 120)
         self.has_policy("archive", "reclaim")
         before = {pod["metadata"]["name"]: pod["status"]["containerStatuses"] for pod in self.cluster.pods("isotherm")}
         self.cluster.stop("kube-apiserver", signal.SIGKILL)
@@ -331,7 +328,7 @@ class Checks:
 
     def resize(self) -> Any:
         loss = [] if is_unified() else [f"--loss={FAILED_CHARGES}"]
-        flags = ["--write=resize", "--min-watched=1s", "--settle=60s", *loss]
+        flags = ["--write=resize", "--settle=60s", *loss]
         report = self.recommend(*flags)
         for of in report["resizes"]:
             assert of["outcome"] == "done", of
@@ -346,12 +343,12 @@ class Checks:
             assert kinds == [(kind, "Deployment/engine")], (kinds, report["held"])
             return str(report["resizes"][0]["pod"])
 
-        first = wait("a first pod", lambda: resizes("canary"), 400)
+        first = wait("a first pod", lambda: resizes("canary"), 120)
         wait("its limit", lambda: self.limits("engine")[first] < 128 * MIB, 60)
         limits = self.limits("engine")
         assert sorted(limits.values())[1] == 512 * MIB, limits
         print(f"the limit of {first} is {limits[first] // MIB} MiB, the other's {max(limits.values()) // MIB} MiB")
-        assert "watched for" in str(self.resize()["held"])
+        wait("a hold", lambda: "are watched for" in str(self.resize()["held"]), 30)
         self.second = wait("the next pod", lambda: resizes("next"), 120)
         assert first != self.second
         wait("its limit", lambda: max(self.limits("engine").values()) < 128 * MIB, 30)
@@ -397,7 +394,7 @@ class Checks:
         assert refused.returncode != 0 and "DaemonSet-managed" in refused.stderr, refused.stderr
         self.cluster.kubectl(*words, "--ignore-daemonsets", seconds=100)
         phases = {pod["status"]["phase"] for pod in self.cluster.pods("shop")}
-        assert phases == {"Pending"}, phases
+        assert phases == {"Pending"}, f"phases: {phases}"
         (still,) = self.daemon_pods()
         assert still["metadata"]["uid"] == daemon["metadata"]["uid"]
         assert all(of["ready"] for of in still["status"]["containerStatuses"])
