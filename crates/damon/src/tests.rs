@@ -96,7 +96,7 @@ fn on_every_version_it_runs_and_leaves_the_tree_as_it_was() {
         check("access_pattern/age/min", "50");
         check("access_pattern/nr_accesses/max", "0");
         check("quotas/bytes", "1073741824");
-        assert_eq!(claim.release().expect("nobody changed it"), [""; 0]);
+        assert_eq!(claim.release().expect("it is unchanged"), [""; 0]);
         assert!(!tree.is_on(0));
         assert_eq!(tree.texts(), before, "{level:?}");
         assert!(!notes.path().join("kernel-damon.json").exists());
@@ -274,7 +274,7 @@ fn live(tree: &FakeTree, notes: &Path) {
     claim.start(&contexts).expect("it starts");
     claim.commit(0, &more).expect("a commit");
     claim.restart(1, &more).expect("another one");
-    claim.release().expect("nobody changed it");
+    claim.release().expect("it is unchanged");
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn a_kdamond_without_targets_ends() {
     claim.start(&[context(Vec::new())]).expect("it starts");
     tree.end_process(PID);
     assert!(!claim.is_on(0).expect("its state"));
-    claim.release().expect("nobody changed it");
+    claim.release().expect("it is unchanged");
     let mut claim = take(&tree, notes.path()).expect("nobody uses it");
     let started = claim.start(&[context(Vec::new())]);
     let error = started.expect_err("the process is gone");

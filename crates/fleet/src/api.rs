@@ -154,10 +154,10 @@ fn body_of(mut response: Response<Body>, url: &str) -> anyhow::Result<Vec<u8>> {
         .read_to_vec()
         .with_context(|| format!("cannot read the answer of {url}"))?;
     if !status.is_success() {
-        let told: Option<Value> = serde_json::from_slice(&body).ok();
-        let message = told
+        let answer: Option<Value> = serde_json::from_slice(&body).ok();
+        let message = answer
             .as_ref()
-            .and_then(|told| told["message"].as_str().or(told["error"].as_str()));
+            .and_then(|answer| answer["message"].as_str().or(answer["error"].as_str()));
         let message = message.map_or_else(|| plain(&body), str::to_owned);
         let text = format!("{url} says {status}: {message}");
         let is_final = status.is_client_error() && !matches!(status.as_u16(), 408 | 409 | 429);

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::objects::KubePod;
+
 /// No container lives on less.
 const LEAST: u64 = 16 << 20;
 
@@ -38,6 +40,34 @@ impl ContainerNeed {
             watched_s: self.watched_s.max(other.watched_s),
         }
     }
+}
+
+/// Returns the key of a container of `pod`.
+pub(crate) fn key_of(pod: &KubePod, container: &str) -> ContainerKey {
+    let meta = &pod.metadata;
+    (
+        meta.namespace.clone(),
+        meta.name.clone(),
+        container.to_owned(),
+    )
+}
+
+/// Returns the need that suffices for all of `pods`, by container, and the number of pods with one.
+pub(crate) fn needs_of<'a>(
+    pods: impl Iterator<Item = &'a KubePod>,
+    needs: &BTreeMap<ContainerKey, ContainerNeed>,
+) -> BTreeMap<String, (ContainerNeed, u64)> {
+    let mut all: BTreeMap<String, (ContainerNeed, u64)> = BTreeMap::new();
+    for pod in pods {
+        for container in &pod.spec.containers {
+            if let Some(need) = needs.get(&key_of(pod, &container.name)) {
+                let (of_all, nr) = all.entry(container.name.clone()).or_default();
+                *of_all = of_all.or(*need);
+                *nr += 1;
+            }
+        }
+    }
+    all
 }
 
 /// Query of the needs over `over_s` seconds, with the label `bound`.

@@ -6,7 +6,9 @@ use anyhow::Context as _;
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use crate::api::{Http, PatchKind, Refused};
-use crate::needs::{ContainerKey, ContainerNeed, charged_query, needs, query, watched_query};
+use crate::needs::{
+    ContainerKey, ContainerNeed, charged_query, key_of, needs, needs_of, query, watched_query,
+};
 use crate::objects::{KubePod, Vpa};
 use crate::report::{
     ContainerSize, FleetOutcome, FleetReport, PodResize, ResizeKind, VpaUpdate, WorkloadHold,
@@ -112,19 +114,8 @@ impl<'a> Workloads<'a> {
         Self { all, needs }
     }
 
-    /// Returns the need of each container of these pods, and the number of pods with one.
     fn needs_of(&self, pods: &[&KubePod]) -> BTreeMap<String, (ContainerNeed, u64)> {
-        let mut all: BTreeMap<String, (ContainerNeed, u64)> = BTreeMap::new();
-        for pod in pods {
-            for container in &pod.spec.containers {
-                if let Some(need) = self.needs.get(&key_of(pod, &container.name)) {
-                    let (of_all, nr) = all.entry(container.name.clone()).or_default();
-                    *of_all = of_all.or(*need);
-                    *nr += 1;
-                }
-            }
-        }
-        all
+        needs_of(pods.iter().copied(), self.needs)
     }
 
     fn sizes(&self) -> Vec<ContainerSize> {
@@ -152,15 +143,6 @@ impl<'a> Workloads<'a> {
         }
         sizes
     }
-}
-
-fn key_of(pod: &KubePod, container: &str) -> ContainerKey {
-    let meta = &pod.metadata;
-    (
-        meta.namespace.clone(),
-        meta.name.clone(),
-        container.to_owned(),
-    )
 }
 
 fn vpas(

@@ -23,7 +23,7 @@ use isotherm_engine::units::format_time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::needs::{ContainerKey, ContainerNeed};
+use crate::needs::{ContainerKey, ContainerNeed, key_of, needs_of};
 use crate::objects::KubePod;
 use crate::quantity::{format, rounded};
 use crate::report::{ResizeKind, WorkloadHold};
@@ -248,7 +248,7 @@ impl Workload<'_> {
         needs: &BTreeMap<ContainerKey, ContainerNeed>,
         now: u64,
     ) -> Vec<PlannedResize> {
-        let need = need_of(&self.namespace, &self.members, needs);
+        let need = self.need(needs);
         let back = self.members.iter().map(|member| {
             let was = member.resized.iter().flat_map(|resized| &resized.was);
             let to = was.map(|was| restored(member.pod, was, need.get(&was.name)));
@@ -290,10 +290,10 @@ impl Workload<'_> {
         limits: ResizeLimits,
         now: u64,
     ) -> Result<Vec<PlannedResize>, String> {
-        let need = need_of(&self.namespace, &self.members, needs);
+        let need = self.need(needs);
         let mut wanted = Vec::new();
         for member in self.members.iter().filter(|member| !member.pod.is_over()) {
-            let own = |container: &str| needs.contains_key(&member.key(&self.namespace, container));
+            let own = |container: &str| needs.contains_key(&key_of(member.pod, container));
             wanted.push((member, wanted_of(member.pod, &need, own)?));
         }
         let (proven, next): (Vec<_>, Vec<_>) = wanted
@@ -341,6 +341,16 @@ impl Workload<'_> {
         Ok(resizes.collect())
     }
 
+    /// Returns what suffices for all of its pods, by container.
+    fn need(
+        &self,
+        needs: &BTreeMap<ContainerKey, ContainerNeed>,
+    ) -> BTreeMap<String, ContainerNeed> {
+        let all = needs_of(self.members.iter().map(|member| member.pod), needs);
+        let needs = all.into_iter();
+        needs.map(|(name, (need, _))| (name, need)).collect()
+    }
+
     fn planned(
         &self,
         member: &Member<'_>,
@@ -366,11 +376,6 @@ impl Workload<'_> {
 }
 
 impl Member<'_> {
-    fn key(&self, namespace: &str, container: &str) -> ContainerKey {
-        let pod = self.pod.metadata.name.clone();
-        (namespace.to_owned(), pod, container.to_owned())
-    }
-
     fn has_lost(&self, limits: ResizeLimits, now: u64) -> bool {
         let Some(resized) = &self.resized else {
             return false;
@@ -405,24 +410,6 @@ impl Member<'_> {
                 .saturating_sub(now)
         })
     }
-}
-
-/// Returns what suffices for all pods of a workload, by container.
-fn need_of(
-    namespace: &str,
-    members: &[Member<'_>],
-    needs: &BTreeMap<ContainerKey, ContainerNeed>,
-) -> BTreeMap<String, ContainerNeed> {
-    let mut all: BTreeMap<String, ContainerNeed> = BTreeMap::new();
-    for member in members {
-        for container in &member.pod.spec.containers {
-            if let Some(need) = needs.get(&member.key(namespace, &container.name)) {
-                let of_all = all.entry(container.name.clone()).or_insert(*need);
-                *of_all = of_all.or(*need);
-            }
-        }
-    }
-    all
 }
 
 fn memory_of(pod: &KubePod) -> impl Iterator<Item = ContainerMemory> {

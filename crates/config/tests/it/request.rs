@@ -238,8 +238,8 @@ fn presets_of_physical_memory_watch_it_unless_processes_are_named() {
         TargetSpec::Physical { exclude, .. } if exclude.len() == 1));
     let spec = request(Some(pid(4))).act(&[], None).expect("fine");
     assert_eq!(spec.contexts[0].targets, pid(4));
-    let nobody = Request::default().watch();
-    assert!(matches!(nobody, Err(RequestError::NoTarget)));
+    let without_target = Request::default().watch();
+    assert!(matches!(without_target, Err(RequestError::NoTarget)));
     let idle = Request {
         acting: ActingRequest::default(),
         ..request(Some(pid(4)))

@@ -193,9 +193,9 @@ mod tests {
     fn pages(report: &BlameReport) -> Vec<(&str, u64)> {
         let blamed = report.blamed.iter();
         let blamed = blamed.map(|of| (of.name.as_str(), of.bytes / PAGE_SIZE));
-        let nobody = report.unknown.not_sampled / PAGE_SIZE;
-        let nobody = (nobody > 0).then_some(("?", nobody));
-        blamed.chain(nobody).collect()
+        let unsampled = report.unknown.not_sampled / PAGE_SIZE;
+        let unsampled = (unsampled > 0).then_some(("?", unsampled));
+        blamed.chain(unsampled).collect()
     }
 
     #[test]

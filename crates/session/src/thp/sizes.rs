@@ -1,7 +1,7 @@
 //! Page sizes from 4 KiB to 2 MiB (mTHP, Linux 6.8): how much memory each would add, and how much of huge pages it would
 //! keep.
 //!
-//! Problem: a huge page has one accessed bit, so that nobody sees which of its pages are used.
+//! Problem: a huge page has one accessed bit. It does not show which of its 4 KiB pages are used.
 //!
 //! Approach: a sample of huge pages is split, its accessed bits are cleared, and read after some seconds. Then the pages
 //! become huge again. Small memory would grow by the missing pages of every part that has a page in memory.

@@ -212,12 +212,12 @@ fn tell_rounds(report: &mut Report, output: &VmOutput) -> Result<()> {
         };
         *phases.entry(phase).or_default() += 1;
     }
-    let told = text.lines().filter(|line| line.contains("that was killed"));
-    let (nr, told) = (text.lines().count(), told.count());
+    let messages = text.lines().filter(|line| line.contains("that was killed"));
+    let (nr, nr_restored) = (text.lines().count(), messages.count());
     let hit = phases.iter().map(|(phase, nr)| format!("{phase} {nr}"));
     let hit = hit.collect::<Vec<_>>().join(", ");
     report.say(format!(
-        "seed {SEED}: {nr} rounds of up to {LATEST_MS} ms; killed {hit}; {told} told what they put in order"
+        "seed {SEED}: {nr} rounds of up to {LATEST_MS} ms; killed {hit}; {nr_restored} reported what they restored"
     ));
     for phase in [BEFORE, BETWEEN, ON] {
         let count = phases.get(phase).copied().unwrap_or(0);
