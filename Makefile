@@ -58,7 +58,7 @@ lint: build-deps ## Formatting, clippy, the rules of the house (xtask tidy), lic
 install: build ## Install the command, its completions, man pages and systemd unit under PREFIX (/usr/local).
 	scripts/install-tree target/release/isotherm $(DESTDIR)$(PREFIX) $(PREFIX)
 
-dist: build-deps ## Into dist/: the static command, its tarball and Debian package, wheels (x86-64; the Python package also for aarch64).
+dist: build-deps ## Into dist/: the static command, its tarball and Debian package, wheels (x86-64 and arm64; no wheel of the command for arm64).
 	@scripts/install-deps dist
 	@scripts/dist
 

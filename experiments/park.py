@@ -1,28 +1,20 @@
 #!/usr/bin/env python3
 """The memory that `isotherm park` leaves, and the first request after `isotherm wake`, for services that idle.
 
-    python3 experiments/park.py [--isotherm PATH] [--repeats 5] [--out FILE] [SERVICE ...]
+    python3 experiments/park.py [--isotherm PATH] [--repeats 5] [--out FILE] [PROGRAM ...]
 
 Each service runs in a control group of its own, and answers requests over one connection. Times of requests: warm; the
 first one after `park`, without `wake`; the first one after `park` and `wake`, which has learned what requests need. A
 wake ends once it has read all of that. Needs root, swap (`isotherm swap zram --size 8G`), redis-server, node, javac and
 java. Writes a table in Markdown to standard output, and all numbers to FILE.
 """
-import argparse
 import http.client
-import json
-import os
-import shutil
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
-import size
+from programs import asked, kib_of, main, mib, processes, running
 
 WARM = 1000
 LEARNED_FOR_S = 3
@@ -69,6 +61,7 @@ layers = [array.array('d', (random.random() for _ in range(1 << 20))) for _ in r
 
 class Server(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         body = str(sum(sum(layer[::64]) for layer in layers[:8])).encode()
@@ -88,7 +81,8 @@ SERVICES = {
     "node, web": {"serve": 'exec node -e "$NODE"'},
     "JVM, web": {
         "setup": 'printf %s "$JAVA" > "$DIR/Shop.java"; javac -d "$DIR" "$DIR/Shop.java"',
-        "serve": 'exec java -Xmx1g -XX:+UseSerialGC -cp "$DIR" Shop "$PORT"',
+        # Without it, headers wait for the acknowledgement of what came before: 40 ms.
+        "serve": 'exec java -Dsun.net.httpserver.nodelay=true -Xmx1g -XX:+UseSerialGC -cp "$DIR" Shop "$PORT"',
     },
     "python, model": {"serve": 'exec python3 -c "$MODEL"'},
 }
@@ -149,43 +143,27 @@ def timed(client):
 
 
 def resident(group):
-    return sum(size.kib_of(pid, "status", "VmRSS:") for pid in size.processes(group))
+    return sum(kib_of(pid, "status", "VmRSS:") for pid in processes(group))
+
+
+def connected(name, port):
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return (Redis if name == "redis" else Web)(port)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
 
 
 def measure(name, service, options):
-    directory = Path(tempfile.mkdtemp(prefix="isotherm-park-"))
-    group = size.group_root() / f"isotherm-park-{os.getpid()}"
-    group.mkdir()
     port = free_port()
-    environment = {**os.environ, "DIR": str(directory), "PORT": str(port), "NODE": NODE, "JAVA": JAVA, "MODEL": MODEL}
-    started = []
+    with running(service, PORT=str(port), NODE=NODE, JAVA=JAVA, MODEL=MODEL) as group:
+        def run(*words):
+            return asked(options, *words, "--cgroup", group.name)
 
-    def run(*words):
-        command = [options.isotherm, "--quiet", *words, "--cgroup", group.name, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr)
-        return json.loads(done.stdout)
-
-    def wake(watch):
-        return run("wake", "--watch", watch)
-
-    try:
-        if "setup" in service:
-            subprocess.run(["bash", "-c", service["setup"]], env=environment, check=True)
-        serve = f'echo $BASHPID > "{group}/cgroup.procs"; ' + service["serve"]
-        started.append(subprocess.Popen(
-            ["bash", "-c", serve], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ))
-        client, end = None, time.monotonic() + 60
-        while client is None:
-            try:
-                client = (Redis if name == "redis" else Web)(port)
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.2)
+        client = connected(name, port)
         warm = sorted(timed(client) for _ in range(WARM))
         before = resident(group)
         left, cold, woken, wakes = [], [], [], []
@@ -194,22 +172,19 @@ def measure(name, service, options):
             left.append(resident(group) / before)
             cold.append(timed(client))
         run("park")
-        learning = threading.Thread(target=wake, args=(f"{LEARNED_FOR_S}s",))
+        learning = threading.Thread(target=run, args=("wake", "--watch", f"{LEARNED_FOR_S}s"))
         learning.start()
         while learning.is_alive():
             client.request()
         for _ in range(options.repeats):
             run("park")
-            wakes.append(wake("1ms"))
+            wakes.append(run("wake", "--watch", "1ms"))
             woken.append(timed(client))
-        return {
-            "service": name, "resident": before, "left": left, "warm_p50": warm[len(warm) // 2],
-            "warm_p99": warm[len(warm) * 99 // 100], "cold": cold, "woken": woken,
-            "wake": [of["prefetch_seconds"] for of in wakes], "read": [of["prefetched_bytes"] for of in wakes],
-        }
-    finally:
-        size.end(started, group)
-        shutil.rmtree(directory, ignore_errors=True)
+    return {
+        "resident": before, "left": left, "warm_p50": warm[len(warm) // 2], "warm_p99": warm[len(warm) * 99 // 100],
+        "cold": cold, "woken": woken, "wake": [of["prefetch_seconds"] for of in wakes],
+        "read": [of["prefetched_bytes"] for of in wakes],
+    }
 
 
 def row(result):
@@ -218,39 +193,17 @@ def row(result):
         return f"{statistics.median(all):,.1f} ({min(all):,.1f} to {max(all):,.1f})"
 
     ratio = statistics.median(result["woken"]) / result["warm_p99"]
-    fields = [
-        result["service"], size.mib(result["resident"]), f"{100 * statistics.median(result['left']):.1f} %",
+    return [
+        mib(result["resident"]), f"{100 * statistics.median(result['left']):.1f} %",
         f"{1e3 * result['warm_p50']:.2f}", f"{1e3 * result['warm_p99']:.2f}", times("cold"), times("woken"),
-        f"{ratio:.2f}", times("wake"), size.mib(statistics.median(result["read"])),
+        f"{ratio:.2f}", times("wake"), mib(statistics.median(result["read"])),
     ]
-    return "| " + " | ".join(fields) + " |"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isotherm", default="isotherm")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", default="park.jsonl")
-    parser.add_argument("services", nargs="*", metavar="SERVICE", help="of " + ", ".join(SERVICES))
-    options = parser.parse_args()
-    unknown = set(options.services) - set(SERVICES)
-    if unknown:
-        parser.error(f"no such service: {', '.join(sorted(unknown))}")
-    heads = [
-        "service", "resident, MiB", "left", "warm p50, ms", "warm p99, ms", "first, no wake, ms", "first, woken, ms",
-        "woken / p99", "wake, ms", "read ahead, MiB",
-    ]
-    print("| " + " | ".join(heads) + " |\n|---" + "|---:" * (len(heads) - 1) + "|", flush=True)
-    with open(options.out, "a") as out:
-        for name in options.services or SERVICES:
-            try:
-                result = measure(name, SERVICES[name], options)
-            except (RuntimeError, OSError, ValueError, subprocess.CalledProcessError) as error:
-                print(f"{name}: {error}", file=sys.stderr)
-                continue
-            print(json.dumps(result), file=out, flush=True)
-            print(row(result), flush=True)
-
+HEADS = [
+    "program", "resident, MiB", "left", "warm p50, ms", "warm p99, ms", "first, no wake, ms", "first, woken, ms",
+    "woken / p99", "wake, ms", "read ahead, MiB",
+]
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, SERVICES, HEADS, measure, row, repeats=5)

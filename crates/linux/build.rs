@@ -21,17 +21,14 @@ fn compile(program: &str) {
         .join(format!("{program}.bpf.o"));
     let include = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
     let directory = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let architecture = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("aarch64") => "-D__TARGET_ARCH_arm64",
+        _ => "-D__TARGET_ARCH_x86",
+    };
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let status = Command::new(&clang)
-        .args([
-            "-O2",
-            "-g",
-            "-Wall",
-            "-Werror",
-            "-target",
-            "bpf",
-            "-D__TARGET_ARCH_x86",
-        ])
+        .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
+        .arg(architecture)
         .arg(format!("-I{include}"))
         // The file names of lines in BTF are the same wherever it is built.
         .arg(format!("-ffile-prefix-map={directory}=crates/linux"))

@@ -30,7 +30,7 @@ fuzz_target!(
             space: 1,
             ip: BASE.wrapping_add(register(0) & 0xf_ffff),
             sp: register(1),
-            bp: register(2),
+            fp: register(2),
             stack: stack.to_vec(),
             ..Fault::default()
         };

@@ -7,9 +7,7 @@ use crate::errors::SessionError;
 use crate::spec::SessionSpec;
 
 fn no_calibration() -> PyErr {
-    SessionError::new_err(
-        "this build of Isotherm cannot measure costs: memory is paged out on x86_64 only, so far",
-    )
+    SessionError::new_err("this build of Isotherm cannot measure costs")
 }
 
 /// Raises SessionError: this build cannot measure costs.
@@ -40,8 +38,7 @@ impl Session {
     fn new(spec: &Bound<'_, SessionSpec>, duration: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let _ = (spec, duration);
         Err(SessionError::new_err(
-            "this build of Isotherm has no live sessions: page tables are read on x86_64 only, so far; records, \
-             reports and simulations work",
+            "this build of Isotherm has no live sessions; records, reports and simulations work",
         ))
     }
 }

@@ -16,6 +16,8 @@ use crate::error::{Result, VmError};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
+/// EM_X86_64, the low byte of `e_machine` in an ELF header.
+const X86_64: u8 = 62;
 
 /// Files of the guest's root, by path without the leading `/`.
 #[derive(Default)]
@@ -24,9 +26,8 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Returns an image that holds only busybox and `/init`.
-    pub(crate) fn new() -> Result<Self> {
-        let busybox = Path::new("/bin/busybox");
+    /// Returns an image that holds only this busybox and `/init`.
+    pub(crate) fn new(busybox: &Path) -> Result<Self> {
         if !busybox.exists() {
             return Err(VmError::Unavailable {
                 what: "busybox".to_owned(),
@@ -79,6 +80,11 @@ impl Image {
             if !self.files.contains_key(name.trim_start_matches('/')) {
                 self.file(&library, &name)?;
             }
+        }
+        // binutils knows this machine's programs only; others are built without debug information.
+        let is_ours = fs::read(host).is_ok_and(|bytes| bytes.get(18) == Some(&X86_64));
+        if !is_ours {
+            return self.file(host, path);
         }
         self.content(path, stripped(host)?);
         Ok(())

@@ -19,6 +19,10 @@ pub enum Kernel {
     Debian61,
     /// 6.12: Debian 13's own, and Debian 12's backport. Has DAMON.
     Debian612,
+    /// 6.1 for arm64: addresses of 48 bits, 4 levels of page tables.
+    Debian61Arm64,
+    /// 6.12 for arm64: addresses of 52 bits and 5 levels where the processor has them (FEAT_LPA2).
+    Debian612Arm64,
     /// The newest kernel of Debian's unstable or experimental suite. It changes each month, so no everyday test may
     /// depend on it.
     DebianNewest,
@@ -36,24 +40,40 @@ pub struct KernelImage {
 }
 
 impl Kernel {
-    /// The kernels of Debian's releases, oldest first.
-    pub const ALL: [Self; 2] = [Self::Debian61, Self::Debian612];
+    /// All kernels.
+    pub const EVERY: [Self; 5] = [
+        Self::Debian61,
+        Self::Debian612,
+        Self::Debian61Arm64,
+        Self::Debian612Arm64,
+        Self::DebianNewest,
+    ];
 
-    /// All kernels, oldest first.
-    pub const EVERY: [Self; 3] = [Self::Debian61, Self::Debian612, Self::DebianNewest];
-
-    /// Returns the name of the series: `6.1`, `6.12` or `newest`.
+    /// Returns the name of the series, such as `6.12`, `6.12-arm64` or `newest`.
     pub const fn series(self) -> &'static str {
         match self {
             Self::Debian61 => "6.1",
             Self::Debian612 => "6.12",
+            Self::Debian61Arm64 => "6.1-arm64",
+            Self::Debian612Arm64 => "6.12-arm64",
             Self::DebianNewest => "newest",
         }
     }
 
-    /// Returns the kernel after which a test is named: `on_6_1`, `on_6_12` or `on_newest`.
+    /// Whether its machine is an arm64 one.
+    pub(crate) const fn is_arm64(self) -> bool {
+        matches!(self, Self::Debian61Arm64 | Self::Debian612Arm64)
+    }
+
+    /// Returns Debian's name of its architecture.
+    pub(crate) const fn architecture(self) -> &'static str {
+        if self.is_arm64() { "arm64" } else { "amd64" }
+    }
+
+    /// Returns the kernel after which a test is named, such as `on_6_12` or `on_6_12_arm64`.
     pub(crate) fn of_test(name: &str) -> Self {
-        let is_it = |kernel: &Self| format!("on_{}", kernel.series()).replace('.', "_") == name;
+        let is_it =
+            |kernel: &Self| format!("on_{}", kernel.series()).replace(['.', '-'], "_") == name;
         let found = Self::EVERY.into_iter().find(is_it);
         found.unwrap_or_else(|| panic!("no kernel is called `{name}`"))
     }
@@ -70,12 +90,13 @@ impl Kernel {
         // Since 6.16 the package without `-unsigned` in its name is not signed. Before, that package holds no kernel,
         // but depends on the package that does.
         let package = name.split('_').next().unwrap_or(name);
-        let has_kernel = package.ends_with("-cloud-amd64-unsigned")
-            || (is_newer && package.ends_with("-cloud-amd64"));
+        let flavour = format!("-cloud-{}", self.architecture());
+        let has_kernel = package.ends_with(&format!("{flavour}-unsigned"))
+            || (is_newer && package.ends_with(&flavour));
         has_kernel
             && match self {
-                Self::Debian61 => series == (Some(6), Some(1)),
-                Self::Debian612 => series == (Some(6), Some(12)),
+                Self::Debian61 | Self::Debian61Arm64 => series == (Some(6), Some(1)),
+                Self::Debian612 | Self::Debian612Arm64 => series == (Some(6), Some(12)),
                 Self::DebianNewest => is_newer,
             }
     }
@@ -115,8 +136,9 @@ impl Kernel {
 
     fn fetch(self, cache: &Path) -> Result<KernelImage, VmError> {
         let apt = self.apt(cache)?;
-        let pattern = r"^linux-image-[0-9.]+.*-cloud-amd64(-unsigned)?$";
-        let found = self.run("apt-cache", &apt, &["search", "--names-only", pattern])?;
+        let architecture = self.architecture();
+        let pattern = format!(r"^linux-image-[0-9.]+.*-cloud-{architecture}(-unsigned)?$");
+        let found = self.run("apt-cache", &apt, &["search", "--names-only", &pattern])?;
         let names = found
             .lines()
             .filter_map(|l| Some(l.split(' ').next()?.to_owned()));
@@ -148,13 +170,13 @@ impl Kernel {
         vec![package.to_owned()]
     }
 
-    /// Returns options for apt. For the newest kernel they name separate package lists of Debian's newest suites, which
-    /// are fetched. The system's lists do not change.
+    /// Returns options for apt. For the newest kernel they name separate package lists of Debian's newest suites, for
+    /// another architecture the lists of that, which are fetched. The system's lists do not change.
     fn apt(self, cache: &Path) -> Result<Vec<String>, VmError> {
-        if self != Self::DebianNewest {
+        if self != Self::DebianNewest && !self.is_arm64() {
             return Ok(Vec::new());
         }
-        let place = cache.join("apt");
+        let place = cache.join(format!("apt-{}", self.architecture()));
         for below in ["lists/partial", "archives/partial"] {
             let path = place.join(below);
             fs::create_dir_all(&path).map_err(VmError::io("make", &path))?;
@@ -169,20 +191,41 @@ impl Kernel {
         let uri = uri.ok_or_else(|| {
             self.unavailable("apt has no list of Debian's own packages".to_owned())
         })?;
-        let suites = ["sid", "experimental"].map(|suite| format!("deb {uri} {suite} main\n"));
-        let sources = place.join("sources.list");
-        fs::write(&sources, suites.concat()).map_err(VmError::io("write", &sources))?;
-        let options = [
-            format!("Dir::Etc::SourceList={}", sources.display()),
-            "Dir::Etc::SourceParts=-".to_owned(),
+        let mut options = vec![
             format!("Dir::State::Lists={}", place.join("lists").display()),
             format!("Dir::Cache={}", place.display()),
+            format!("APT::Architecture={}", self.architecture()),
+            format!("APT::Architectures::={}", self.architecture()),
             "Acquire::Languages=none".to_owned(),
         ];
+        if self == Self::DebianNewest {
+            let suites = ["sid", "experimental"].map(|suite| format!("deb {uri} {suite} main\n"));
+            let sources = place.join("sources.list");
+            fs::write(&sources, suites.concat()).map_err(VmError::io("write", &sources))?;
+            options.push(format!("Dir::Etc::SourceList={}", sources.display()));
+            options.push("Dir::Etc::SourceParts=-".to_owned());
+        }
         let options = options.into_iter();
         let options: Vec<String> = options.flat_map(|of| ["-o".to_owned(), of]).collect();
         self.run("apt-get", &options, &["update", "-q"])?;
         Ok(options)
+    }
+
+    /// Returns the path of a busybox for its machine that needs no library.
+    pub(crate) fn busybox(self) -> Result<PathBuf, VmError> {
+        if !self.is_arm64() {
+            return Ok("/bin/busybox".into());
+        }
+        let cache = cache_dir()?;
+        let _guard = lock(&cache.join("fetch.lock"))?;
+        let tree = fetched("busybox-arm64", |work, tree| {
+            let packages = ["busybox-static".to_owned()];
+            let apt = self.apt(&cache)?;
+            unpack_packages(&apt, &packages, work, tree, |command| self.output(command))
+        })?;
+        let places = ["bin/busybox", "usr/bin/busybox"].map(|place| tree.join(place));
+        let found = places.into_iter().find(|place| place.exists());
+        found.ok_or_else(|| self.unavailable("busybox-static holds no busybox".to_owned()))
     }
 
     fn run(self, program: &str, options: &[String], args: &[&str]) -> Result<String, VmError> {

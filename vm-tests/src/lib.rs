@@ -38,5 +38,4 @@ mod vm;
 pub use error::VmError;
 pub use kernel::{Kernel, KernelImage};
 pub use pages::{Pages, Part};
-pub use product::{guest_tool, isotherm};
 pub use vm::{Vm, VmOutput};

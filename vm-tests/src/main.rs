@@ -20,7 +20,7 @@ struct Args {
     /// List the scenarios with their kernels and exit; a star marks a long one.
     #[arg(long)]
     list: bool,
-    /// Run on this kernel only: 6.1, 6.12 or newest (Debian's, of unstable or experimental).
+    /// Run on this kernel only: 6.1, 6.12, 6.1-arm64, 6.12-arm64 or newest (Debian's, of unstable or experimental).
     #[arg(long, value_parser = kernel)]
     kernel: Option<Kernel>,
     /// Run the long ones too.
@@ -35,7 +35,7 @@ fn kernel(series: &str) -> Result<Kernel, String> {
     Kernel::EVERY
         .into_iter()
         .find(|k| k.series() == series)
-        .ok_or_else(|| "6.1, 6.12 and newest are known".to_owned())
+        .ok_or_else(|| "6.1, 6.12, 6.1-arm64, 6.12-arm64 and newest are known".to_owned())
 }
 
 fn main() -> ExitCode {
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if args.update_kernels {
-        for kernel in Kernel::ALL {
+        let is_stable = |kernel: &Kernel| *kernel != Kernel::DebianNewest;
+        for kernel in Kernel::EVERY.into_iter().filter(is_stable) {
             match kernel.fetch_newest() {
                 Ok(image) => println!("{}: {}", kernel.series(), image.release),
                 Err(e) => eprintln!("vm-tests: {e}"),

@@ -20,8 +20,10 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Returns QEMU's options for the accelerator of `$ISOTHERM_VM_ACCEL`: `tcg`, which is the default (emulation in virtual
 /// time, in which an instruction takes 2^`instruction_ns_log2` nanoseconds), or `kvm` (the host's processor, in real time).
-pub(crate) fn accelerator(instruction_ns_log2: u32) -> Result<Vec<String>> {
-    let value = std::env::var_os("ISOTHERM_VM_ACCEL").unwrap_or_else(|| "tcg".into());
+pub(crate) fn accelerator(instruction_ns_log2: u32, is_arm64: bool) -> Result<Vec<String>> {
+    let value = std::env::var_os("ISOTHERM_VM_ACCEL");
+    // The host's processor is no arm64 one.
+    let value = value.filter(|_| !is_arm64).unwrap_or_else(|| "tcg".into());
     let icount = format!("shift={instruction_ns_log2},sleep=off");
     let options = match value.to_str() {
         Some("tcg") => vec!["-accel", "tcg,thread=single", "-icount", &icount],
@@ -60,23 +62,23 @@ pub(crate) struct Qemu {
 }
 
 impl Qemu {
-    /// Starts QEMU with these arguments; its error messages go to `stderr`.
-    pub(crate) fn start(arguments: &[String], stderr: &Path) -> Result<Self> {
+    /// Starts `program` (`qemu-system-x86_64` or another) with these arguments; its error messages go to `stderr`.
+    pub(crate) fn start(program: &str, arguments: &[String], stderr: &Path) -> Result<Self> {
         // setpriv would report a missing QEMU only by its own exit code.
-        match Command::new("qemu-system-x86_64").arg("--version").output() {
+        match Command::new(program).arg("--version").output() {
             Ok(output) if output.status.success() => {}
             other => {
                 return Err(VmError::Unavailable {
                     what: "QEMU".to_owned(),
-                    why: format!("qemu-system-x86_64 --version: {other:?}"),
-                    fix: "install Debian's qemu-system-x86".to_owned(),
+                    why: format!("{program} --version: {other:?}"),
+                    fix: "install Debian's qemu-system-x86 and qemu-system-arm".to_owned(),
                 });
             }
         }
         // Through setpriv, so that QEMU dies with the thread that waits for it.
         let mut command = Command::new("setpriv");
         command
-            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+            .args(["--pdeathsig", "KILL", program])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

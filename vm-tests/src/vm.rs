@@ -13,12 +13,17 @@ use crate::error::{Result, VmError, tail};
 use crate::image::Image;
 use crate::kernel::{Kernel, KernelImage};
 use crate::module;
+use crate::product;
 use crate::qemu::{self, Qemu};
 
 const TAIL_LINES: usize = 25;
 /// Everything that QEMU can emulate, except fast string instructions: QEMU executes them byte by byte, and kernels rely
-/// on them.
-const CPU: &str = "max,-erms,-fsrm";
+/// on them. Four levels of page tables are the default, as on most machines.
+const CPU: &str = "max,-erms,-fsrm,la57=off";
+/// The same with five levels of page tables.
+pub(crate) const FIVE_LEVELS: &str = "max,-erms,-fsrm,la57=on";
+/// The same for arm64. Pointers are signed by a cheap function instead of the architecture's cipher.
+const CPU_ARM64: &str = "max,pauth-impdef=on";
 /// Unless a scenario asks for another speed, an instruction takes 2^4 = 16 ns: see docs/development/vm-tests.md.
 const INSTRUCTION_NS_LOG2: u32 = 4;
 /// Processor time of the host after which a machine is taken to hang.
@@ -29,7 +34,7 @@ const CPU_LIMIT: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug)]
 pub struct Vm {
     kernel: Kernel,
-    cpu: String,
+    cpu: Option<String>,
     memory_mib: u32,
     numa_nodes: u32,
     cmdline_extra: String,
@@ -66,8 +71,7 @@ impl Vm {
     pub fn new(kernel: Kernel) -> Self {
         Self {
             kernel,
-            // Four levels of page tables are the default, as on most machines.
-            cpu: "la57=off".to_owned(),
+            cpu: None,
             memory_mib: 1024,
             numa_nodes: 1,
             cmdline_extra: String::new(),
@@ -79,9 +83,9 @@ impl Vm {
         }
     }
 
-    /// Sets features of QEMU's `-cpu max`, e.g. `la57=on` for five levels of page tables.
-    pub fn cpu(mut self, features: &str) -> Self {
-        features.clone_into(&mut self.cpu);
+    /// Sets QEMU's processor and its features.
+    pub fn cpu(mut self, model: &str) -> Self {
+        self.cpu = Some(model.to_owned());
         self
     }
 
@@ -103,6 +107,18 @@ impl Vm {
         self.cmdline_extra.push(' ');
         self.cmdline_extra.push_str(words);
         self
+    }
+
+    /// Brings the product along, as `/bin/isotherm`.
+    pub fn product(self) -> Result<Self> {
+        let path = product::isotherm(self.kernel)?;
+        Ok(self.program(path, "isotherm"))
+    }
+
+    /// Brings along what does in the guest what busybox cannot, as `/bin/vm-guest`.
+    pub fn guest_tool(self) -> Result<Self> {
+        let path = product::guest_tool(self.kernel)?;
+        Ok(self.program(path, "vm-guest"))
     }
 
     /// Brings a program along as `/bin/NAME`, with the shared libraries that it needs.
@@ -145,8 +161,8 @@ impl Vm {
     pub fn zram(self) -> Self {
         let vm = self.module("zram");
         match vm.kernel {
-            Kernel::Debian61 => vm.module("lzo_rle"),
-            Kernel::Debian612 | Kernel::DebianNewest => vm,
+            Kernel::Debian61 | Kernel::Debian61Arm64 => vm.module("lzo_rle"),
+            Kernel::Debian612 | Kernel::Debian612Arm64 | Kernel::DebianNewest => vm,
         }
     }
 
@@ -194,7 +210,12 @@ impl Vm {
 
         let arguments = self.arguments(&kernel, work.path())?;
         let slot = cache::slot()?;
-        let mut qemu = Qemu::start(&arguments, &work.path().join("stderr"))?;
+        let program = if self.kernel.is_arm64() {
+            "qemu-system-aarch64"
+        } else {
+            "qemu-system-x86_64"
+        };
+        let mut qemu = Qemu::start(program, &arguments, &work.path().join("stderr"))?;
         let ended = qemu.wait(self.cpu_limit);
         let spent = qemu.spent();
         drop((qemu, slot));
@@ -223,7 +244,7 @@ impl Vm {
     }
 
     fn image(&self, kernel: &KernelImage) -> Result<Image> {
-        let mut image = Image::new()?;
+        let mut image = Image::new(&self.kernel.busybox()?)?;
         for (content, guest) in &self.contents {
             match content {
                 Content::Program(host) => image.program(host, guest)?,
@@ -256,29 +277,41 @@ impl Vm {
         // boot. When 6.1 boots, its first processor waits for the second, which QEMU 7.2 does not execute meanwhile in
         // virtual time. Therefore init brings it up.
         let processors = match self.kernel {
-            Kernel::Debian61 => "maxcpus=1",
-            Kernel::Debian612 | Kernel::DebianNewest => "",
+            Kernel::Debian61 | Kernel::Debian61Arm64 => "maxcpus=1",
+            Kernel::Debian612 | Kernel::Debian612Arm64 | Kernel::DebianNewest => "",
+        };
+        // An arm64 machine has one serial port; the second is a PCI device.
+        let is_arm64 = self.kernel.is_arm64();
+        let (machine, cpu, console, results) = if is_arm64 {
+            ("virt", CPU_ARM64, "ttyAMA0", "ttyS0")
+        } else {
+            ("q35", CPU, "ttyS0", "ttyS1")
         };
         let cmdline = format!(
-            "console=ttyS0 loglevel=4 panic=-1 {processors} cryptomgr.notests{}",
+            "console={console} results={results} loglevel=4 panic=-1 {processors} cryptomgr.notests{}",
             self.cmdline_extra
         );
-        let mut arguments = qemu::accelerator(self.instruction_ns_log2)?;
+        let mut arguments = qemu::accelerator(self.instruction_ns_log2, is_arm64)?;
         arguments.extend(
             ["-no-user-config", "-nodefaults", "-no-reboot"]
                 .into_iter()
-                .chain(["-display", "none", "-machine", "q35"])
+                .chain(["-display", "none", "-machine", machine])
                 .map(str::to_owned),
         );
         let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-        option("-cpu", format!("{CPU},{}", self.cpu));
+        option("-cpu", self.cpu.as_deref().unwrap_or(cpu).to_owned());
         option("-smp", self.numa_nodes.to_string());
         option("-m", format!("{}M", self.memory_mib));
         option("-kernel", path(&kernel.vmlinuz));
         option("-initrd", path(&work.join("initramfs")));
         option("-append", cmdline);
-        for port in ["console", "results"] {
-            option("-serial", format!("file:{}", path(&work.join(port))));
+        option("-serial", format!("file:{}", path(&work.join("console"))));
+        let results = path(&work.join("results"));
+        if is_arm64 {
+            option("-chardev", format!("file,id=results,path={results}"));
+            option("-device", "pci-serial,chardev=results".to_owned());
+        } else {
+            option("-serial", format!("file:{results}"));
         }
         if self.numa_nodes > 1 {
             let size = self.memory_mib / self.numa_nodes;

@@ -8,7 +8,7 @@ use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes in a base page. x86-64 only, like the page-table probe.
+/// Bytes in a base page: of x86-64, and of arm64 kernels with pages of 4 KiB.
 pub const PAGE_SIZE: u64 = 4096;
 /// Bytes that one lowest-level page table maps, and the size of the usual huge page.
 pub const BLOCK_SIZE: u64 = 2 << 20;

@@ -9,7 +9,7 @@ use isotherm_engine::calibration::Calibration;
 use isotherm_eval::experiment::{RunConfiguration, Workload};
 use isotherm_fleet::FleetReport;
 use isotherm_linux::host::HostReport;
-use isotherm_park::{ParkReport, WakeReport};
+use isotherm_park::{ParkEvent, ParkReport, WakeReport};
 use isotherm_record::{Header, Item};
 use isotherm_report::blame::BlameDiffReport;
 use isotherm_report::flat::{Column, TABLES};
@@ -92,6 +92,7 @@ fn of_commands() -> Vec<Printed> {
         command("thp", out::schema::<ThpReport>()),
         command("recommend", out::schema::<FleetReport>()),
         command("park", out::schema::<ParkReport>()),
+        command("park --idle", out::schema::<ParkEvent>()),
         command("wake", out::schema::<WakeReport>()),
         command("tune", out::schema::<Tuned>()),
         command("calibrate", out::schema::<Calibration>()),

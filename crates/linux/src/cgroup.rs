@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use isotherm_engine::GroupCharge;
+use isotherm_engine::{GroupCharge, Nanos};
 use isotherm_policy::scheme::OpsFilter;
 use thiserror::Error;
 
@@ -181,6 +181,24 @@ pub fn processes(directory: &Path) -> Vec<u32> {
         found.extend(pids.filter(|&pid| pid != 0));
     }
     found.into_iter().collect()
+}
+
+/// Returns the CPU time of the group at `directory` and those below it, ended processes included (version 2).
+pub fn cpu(directory: &Path) -> Option<Nanos> {
+    let stat = fs::read_to_string(directory.join("cpu.stat")).ok()?;
+    let value = |line: &str| line.strip_prefix("usage_usec ")?.parse().ok();
+    let usage_us: u64 = stat.lines().find_map(value)?;
+    Some(Nanos(usage_us.saturating_mul(1000)))
+}
+
+/// Returns the groups with processes of their own, of the one at `directory` and those below it; a group comes before
+/// those below it.
+pub fn occupied(directory: &Path) -> Vec<PathBuf> {
+    let groups = with_those_below(directory);
+    let is_occupied = |group: &PathBuf| {
+        fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty())
+    };
+    groups.filter(is_occupied).collect()
 }
 
 /// Iterates over the group at `directory` and all below it. A group's children are listed after the group was used: a

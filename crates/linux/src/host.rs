@@ -4,15 +4,18 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use isotherm_engine::PAGE_SIZE;
+use isotherm_engine::units::format_bytes;
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::arch;
 use crate::cache::memmap::Memmap;
 use crate::delays::Delays;
 use crate::node;
 use crate::privileges;
-use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError};
+use crate::probe::{PageTableProbe, ProbeError, Walker, WalkerError, access_flags};
 use crate::process::Process;
 use crate::refault_cost::refault_cost_now;
 
@@ -78,6 +81,7 @@ pub fn examine() -> HostReport {
     let mut checks = essentials();
     let walker = Walker::new();
     checks.push(bpf(&walker));
+    checks.push(accessed_bits());
     checks.push(madvise());
     checks.push(frame_facts());
     checks.push(clear_refs());
@@ -206,19 +210,21 @@ fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<Strin
 }
 
 fn architecture() -> Check {
-    let remedy = "page tables are read on x86_64 only, so far";
-    match std::env::consts::ARCH {
-        "x86_64" => ok("architecture", "x86_64"),
-        other => missing("architecture", other, remedy),
+    let (name, bytes) = ("architecture", arch::page_bytes());
+    if bytes == PAGE_SIZE {
+        return ok(name, arch::NAME);
     }
+    let found = format!("{}, pages of {}", arch::NAME, format_bytes(bytes));
+    missing(name, found, "a kernel with pages of 4 KiB")
 }
 
 fn kernel() -> Check {
     let release = kernel_release();
-    if kernel_version() >= (5, 17) {
+    let (major, minor) = arch::OLDEST_KERNEL;
+    if kernel_version() >= (major, minor) {
         ok("kernel", release)
     } else {
-        let remedy = "Linux 5.17 or later (the BPF program needs bpf_loop)";
+        let remedy = format!("Linux {major}.{minor} or later");
         missing("kernel", release, remedy)
     }
 }
@@ -305,7 +311,7 @@ fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
     let name = "page tables by BPF";
     let why = match walker {
         Ok(walker) => {
-            let levels = walker.cpu.levels;
+            let levels = walker.format.levels();
             let found = format!("program loaded, {levels}-level tables calibrated");
             return ok(name, found);
         }
@@ -316,6 +322,17 @@ fn bpf(walker: &Result<Walker, WalkerError>) -> Check {
     };
     let remedy = "what is missing above; in a container, also a seccomp profile that allows bpf(2)";
     missing(name, why, remedy)
+}
+
+fn accessed_bits() -> Check {
+    let flags = access_flags();
+    let by = if flags.by_faults {
+        "the kernel, in a fault at the next access"
+    } else {
+        "the processor"
+    };
+    let found = format!("set by {by}, {:.0} ns each", flags.set_again_ns);
+    note("accessed bits", found)
 }
 
 fn madvise() -> Check {

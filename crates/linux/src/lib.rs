@@ -9,6 +9,7 @@
 )]
 
 pub mod act;
+mod arch;
 pub mod areas;
 pub mod cache;
 pub mod calibrate;

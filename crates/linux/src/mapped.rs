@@ -52,6 +52,13 @@ impl Mapping {
         AddressRange::new(start, start + self.bytes as u64)
     }
 
+    /// Takes all permissions from the mapping, which is not used any more.
+    pub(crate) fn forbid(&self) -> io::Result<()> {
+        // SAFETY: our own mapping; no reference to its content exists.
+        checked(unsafe { libc::mprotect(self.start.as_ptr(), self.bytes, libc::PROT_NONE) })
+            .map(drop)
+    }
+
     /// Gives the kernel `advice` about the whole mapping: one that changes no content.
     pub(crate) fn advise(&self, advice: i32) -> io::Result<()> {
         // SAFETY: our own mapping, whose content stays.

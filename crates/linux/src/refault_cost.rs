@@ -12,12 +12,12 @@
 //!
 //! Limits: the mean of a few pages at one moment; on a quiet machine the caches stay warm.
 
-use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
 
 use crate::clock;
+use crate::cpu::thread_usage;
 use crate::pressure::{progress, swapped_in};
 use crate::process::Process;
 use crate::swap;
@@ -117,13 +117,7 @@ fn fill(page: &mut [u64], seed: u64) {
 
 /// Returns the number of times that this thread has slept.
 fn sleeps() -> i64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: a valid rusage to fill; a zeroed one is valid.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    usage.ru_nvcsw
+    thread_usage().ru_nvcsw
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -21,6 +22,9 @@ const PREFIX: &str = "parked-";
 pub(crate) struct Note {
     /// The group's directory.
     pub(crate) group: PathBuf,
+    /// Its inode: a group that is made again in the same place is another one. 0: not known.
+    #[serde(default)]
+    pub(crate) inode: u64,
     /// Whether the group is frozen by us.
     pub(crate) is_frozen: bool,
     pub(crate) processes: Vec<NotedProcess>,
@@ -41,15 +45,18 @@ impl Note {
     /// Reads the note about the group at `group`; an empty one if there is none.
     pub(crate) fn read(group: &Path) -> anyhow::Result<Self> {
         let path = path_of(group)?;
+        let inode = inode_of(group);
         let none = || Self {
             group: group.to_owned(),
+            inode,
             ..Self::default()
         };
+        let is_about_it = |note: &Self| note.group == group && [0, inode].contains(&note.inode);
         match fs::read(&path) {
             // A note that was cut, or that is about another group, is worth nothing.
             Ok(bytes) => {
                 let note: Option<Self> = serde_json::from_slice(&bytes).ok();
-                Ok(note.filter(|note| note.group == group).unwrap_or_else(none))
+                Ok(note.filter(is_about_it).unwrap_or_else(none))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(none()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
@@ -60,7 +67,9 @@ impl Note {
     pub(crate) fn write(&self) -> anyhow::Result<()> {
         state::directory()?;
         let path = path_of(&self.group)?;
-        let new = path.with_extension("new");
+        // In place of an extension it could be another group's.
+        let mut new = path.clone().into_os_string();
+        new.push(".new");
         let cannot = || format!("cannot note what is parked in {}", path.display());
         fs::write(&new, serde_json::to_vec(self)?).with_context(cannot)?;
         fs::rename(&new, &path).with_context(cannot)?;
@@ -93,11 +102,19 @@ fn forget_removed_groups() {
             continue;
         }
         let note = fs::read(entry.path()).unwrap_or_default();
-        let is_gone = |note: Note| !note.group.exists();
+        let is_gone = |note: Note| {
+            let now = inode_of(&note.group);
+            now == 0 || note.inode != 0 && note.inode != now
+        };
         if serde_json::from_slice(&note).is_ok_and(is_gone) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// Returns the inode of a group's directory, 0 if it is gone. kernfs numbers are not used again.
+fn inode_of(group: &Path) -> u64 {
+    fs::metadata(group).map_or(0, |of| of.ino())
 }
 
 fn path_of(group: &Path) -> anyhow::Result<PathBuf> {

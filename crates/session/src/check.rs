@@ -106,10 +106,7 @@ fn in_the_way(_spec: &SessionSpec) -> Vec<String> {
 
 #[cfg(not(feature = "live"))]
 fn lacking(_spec: &SessionSpec) -> Vec<String> {
-    vec![
-        "this build of Isotherm has no live sessions: page tables are read on x86_64 only, so far"
-            .to_owned(),
-    ]
+    vec!["this build of Isotherm has no live sessions".to_owned()]
 }
 
 fn severity(severity: Severity) -> &'static str {

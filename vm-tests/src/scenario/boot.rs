@@ -3,8 +3,7 @@
 use super::Report;
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
-use crate::vm::{Vm, VmOutput};
+use crate::vm::{FIVE_LEVELS, Vm, VmOutput};
 
 /// Returns the value of the line `KEY=VALUE` that a script printed.
 fn fact<'a>(output: &'a VmOutput, key: &str) -> Result<&'a str> {
@@ -39,7 +38,7 @@ pub(super) fn boot(kernel: Kernel, report: &mut Report) -> Result<()> {
     let release = kernel.image()?.release;
     expect(&output, "release", &release)?;
     expect(&output, "btf", "yes")?;
-    let has_damon = kernel == Kernel::Debian612;
+    let has_damon = matches!(kernel, Kernel::Debian612 | Kernel::Debian612Arm64);
     let damon = if has_damon { "yes" } else { "no" };
     expect(&output, "damon", damon)?;
     expect(&output, "zram", "yes")?;
@@ -61,21 +60,19 @@ pub(super) fn boot(kernel: Kernel, report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn levels(kernel: Kernel, report: &mut Report) -> Result<()> {
-    let vm = Vm::new(kernel)
-        .program(product::guest_tool()?, "vm-guest")
-        .script(
-            "echo la57=$(grep -m1 -ow la57 /proc/cpuinfo)\n\
+    let vm = Vm::new(kernel).guest_tool()?.script(
+        "echo la57=$(grep -m1 -ow la57 /proc/cpuinfo)\n\
              echo high=$(vm-guest map-high)",
-        );
+    );
     let four = vm.run_ok()?;
     expect(&four, "la57", "")?;
     expect(&four, "high", "refused")?;
-    let five = vm.clone().cpu("la57=on").run_ok()?;
+    let five = vm.clone().cpu(FIVE_LEVELS).run_ok()?;
     expect(&five, "la57", "la57")?;
     let address = fact(&five, "high")?;
     let is_high = address.starts_with("0x") && address.len() > 14;
     ensure!(is_high, "memory asked for above 47 bits is at {address}");
-    let booted_with_no5lvl = vm.cpu("la57=on").cmdline_extra("no5lvl").run_ok()?;
+    let booted_with_no5lvl = vm.cpu(FIVE_LEVELS).cmdline_extra("no5lvl").run_ok()?;
     expect(&booted_with_no5lvl, "high", "refused")?;
     report.say(format!(
         "max,la57=off: four levels; la57=on: five, memory at {address}; and no5lvl: four, la57 in cpuinfo: `{}`",

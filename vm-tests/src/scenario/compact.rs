@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::Report;
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// Makes Isotherm compact above 50, down to 40.
@@ -43,7 +42,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let output = Vm::new(kernel)
         .memory_mib(768)
         .numa_nodes(2)
-        .program(product::isotherm()?, "isotherm")
+        .product()?
         .script(&script)
         .run_ok()?;
     let before = one_node(&output, report)?;

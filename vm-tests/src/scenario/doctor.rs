@@ -5,18 +5,15 @@ use serde_json::Value;
 use super::Report;
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::Vm;
 
 pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
-    let vm = Vm::new(kernel)
-        .program(product::isotherm()?, "isotherm")
-        .script(
-            "echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
+    let vm = Vm::new(kernel).product()?.script(
+        "echo 'nobody:x:65534:65534::/:/bin/sh' >/etc/passwd\n\
          isotherm doctor; echo exit=$?\n\
          isotherm doctor --json >/out/root.json; echo root=$?\n\
          su nobody -c 'isotherm doctor --json' >/out/user.json; echo user=$?",
-        );
+    );
     let open = vm.run_ok()?;
     let locked = vm.cmdline_extra("lockdown=confidentiality").run_ok()?;
 

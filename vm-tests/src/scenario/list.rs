@@ -8,30 +8,40 @@
 macro_rules! scenario_tests {
     ($with:ident) => {
         $with! {
-            first = record::one_boot [on_6_1, on_6_12]:
+            first = record::one_boot [on_6_1, on_6_12, on_6_12_arm64]:
                 "doctor says that recording works, and the default monitor finds a scattered hot set"
-            boot = boot::boot [on_6_1, on_6_12]:
+            boot = boot::boot
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
                 "the kernel boots, has BTF and BPF, and DAMON exactly on 6.12"
             five_levels = boot::levels [on_6_1 ("page tables of five levels are the same on 6.12"), on_6_12]:
                 "-cpu max,la57 gives five levels of page tables and addresses above 47 bits"
-            two_nodes = boot::nodes [on_6_1 ("memory nodes are the same on 6.12"), on_6_12]:
+            two_nodes = boot::nodes
+                [on_6_1 ("memory nodes are the same on 6.12"), on_6_12, on_6_12_arm64 ("takes minutes")]:
                 "two memory nodes are seen, and NUMA balancing is on as it is by default"
-            doctor = doctor::run [on_6_1, on_6_12]:
+            doctor = doctor::run
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
                 "doctor says what works as root, and why not for a user and under lockdown"
             compact = compact::run [on_6_1 ("compaction has the same interface on 6.12"), on_6_12]:
                 "compact brings a fragmented node down to the low threshold and stops there"
-            record = record::scattered [on_6_1, on_6_12]:
+            record = record::scattered
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
                 "records a scattered hot set in each mode; precision and recall are checked"
             record_five_levels = record::five [on_6_1 ("page tables of five levels are the same on 6.12"), on_6_12]:
                 "records memory above 47 bits under five levels of page tables"
-            record_node = record::physical [on_6_1 ("act_physical::on_6_1 reads frames, too"), on_6_12]:
+            record_no_access_flag = record::without_access_flag
+                [on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
+                "records a scattered hot set on a processor that leaves access flags to the kernel"
+            record_node = record::physical
+                [on_6_1 ("act_physical::on_6_1 reads frames, too"), on_6_12, on_6_12_arm64 ("takes minutes")]:
                 "records the physical memory of node 1 of two, and of all processes (record --node 1, --all)"
-            page_cache = page_cache::run [on_6_1, on_6_12]:
+            page_cache = page_cache::run
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
                 "a scheme drops a file that was read once, and keeps one that is read repeatedly"
             stacks = stacks::run
-                [on_6_1 ("in virtual time a fifth to two fifths of what comes back from zram has no stack on 6.1"), on_6_12]:
+                [on_6_1 ("in virtual time a fifth to two fifths of what comes back from zram has no stack on 6.1"), on_6_12, on_6_12_arm64 ("takes minutes")]:
                 "idle memory is laid to the function that touched it first, in small and huge pages; refaults to who caused them"
-            kernel_damon = kernel_damon::records [on_6_1, on_6_12, on_newest ("another kernel each month")]:
+            kernel_damon = kernel_damon::records
+                [on_6_1, on_6_12, on_6_12_arm64 ("takes minutes"), on_newest ("another kernel each month")]:
                 "records by the kernel's DAMON, which another user keeps; restores it after SIGKILL; reports a kernel without it"
             kernel_damon_acts = kernel_damon::act [on_6_12, on_newest ("another kernel each month")]:
                 "pages out by the kernel's DAMON what is cold, and in a dry run nothing"
@@ -59,13 +69,15 @@ macro_rules! scenario_tests {
                 "damo 3.4.3 beside ours: the same tree, exports, hot memory; left alone; its record is read"
             act_swap_full = act::more_than_swap [on_6_1 ("swap has the same interface on 6.12"), on_6_12]:
                 "more cold memory than swap: what does not fit is refused by name, nothing is lost"
-            act_physical = act_tier::whole_machine [on_6_1, on_6_12]:
+            act_physical = act_tier::whole_machine [on_6_1, on_6_12, on_6_12_arm64 ("takes minutes")]:
                 "pprcl pages out what idles on the whole machine, and spares what does not"
             act_psi = act_psi::run [on_6_1 ("pressure has the same interface on 6.12"), on_6_12]:
                 "memory pressure stops the schemes (--max-psi); without PSI the limit is refused"
-            act = act::actions [on_6_1, on_6_12]:
+            act = act::actions
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
                 "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds"
-            act_migrate = act_tier::between_nodes [on_6_1 ("pages are moved by the same system call on 6.12"), on_6_12]:
+            act_migrate = act_tier::between_nodes
+                [on_6_1 ("pages are moved by the same system call on 6.12"), on_6_12, on_6_12_arm64 ("takes minutes")]:
                 "cold memory moves to node 1 and hot memory back, of a process and as `tier plan` has it"
             size = size::run [on_6_1 ("control groups have the same files on 6.12"), on_6_12 ("takes minutes")]:
                 "size tries memory.high and undoes it; park freezes a group and pages it out, wake reads it back in order"

@@ -9,7 +9,6 @@ use super::Report;
 use super::acting::{about, mib};
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 const FILE: u64 = 48 << 20;
@@ -46,7 +45,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let vm = Vm::new(kernel)
         // Reading all of a file every 200 ms leaves a slower guest no time to scan pages.
         .instruction_ns_log2(2)
-        .program(product::isotherm()?, "isotherm")
+        .product()?
         .zram()
         .script(&script);
     let output = vm.run_ok()?;

@@ -7,7 +7,7 @@ use super::Report;
 use super::workload::{self, SCATTERED, SLOW, STAIRS, Workload};
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::vm::VmOutput;
+use crate::vm::{FIVE_LEVELS, VmOutput};
 
 const SECONDS: u32 = 22;
 /// Options of page scans. They clear by madvise, since clear_refs flushes no TLB, and the emulated one is large. A scan
@@ -44,6 +44,14 @@ pub(super) fn scattered(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = recording(&SCATTERED, &modes, SECONDS);
     let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
     judge(report, &output, "scattered, 16 of 128 MiB", &modes)
+}
+
+/// A Cortex-A72 faults at each access to a page whose access flag is clear, and the kernel sets it.
+pub(super) fn without_access_flag(kernel: Kernel, report: &mut Report) -> Result<()> {
+    let script = recording(&SCATTERED, &[TABLES], SECONDS);
+    let vm = SCATTERED.vm(kernel, &script)?;
+    let output = vm.cpu("cortex-a72").run_ok()?;
+    judge(report, &output, "access flags by the kernel", &[TABLES])
 }
 
 /// Hot memory changes while it is recorded.
@@ -95,7 +103,7 @@ pub(super) fn five(kernel: Kernel, report: &mut Report) -> Result<()> {
     let modes = [("pages", PAGES), ("regions", SLOW)];
     let script = recording(&Workload::High, &modes, SECONDS);
     let vm = Workload::High.vm(kernel, &script)?;
-    let output = vm.cpu("la57=on").run_ok()?;
+    let output = vm.cpu(FIVE_LEVELS).run_ok()?;
     let high = workload::truth(&output, "truth.jsonl")?
         .iter()
         .flat_map(|episode| &episode.temperature.hot)

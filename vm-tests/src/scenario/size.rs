@@ -6,7 +6,6 @@ use super::Report;
 use super::acting::mib;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::Vm;
 
 const HOT: u64 = 16 << 20;
@@ -38,10 +37,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
          kill -9 $(cat $group/cgroup.procs)\n\
          exit 0\n"
     );
-    let vm = Vm::new(kernel)
-        .program(product::isotherm()?, "isotherm")
-        .zram()
-        .script(&script);
+    let vm = Vm::new(kernel).product()?.zram().script(&script);
     let output = vm.run_ok()?;
     let size: Value = output.json("size")?;
     let is_hot = |bytes: &u64| (HOT..HOT + REST).contains(bytes);

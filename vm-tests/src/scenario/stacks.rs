@@ -11,7 +11,6 @@ use super::Report;
 use super::acting::mib;
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// Bytes that each function touches.
@@ -57,8 +56,8 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let vm = Vm::new(kernel)
         // In a slower guest the program leaves memory that it uses untouched for seconds.
         .instruction_ns_log2(2)
-        .program(product::isotherm()?, "isotherm")
-        .program(product::guest_tool()?, "vm-guest")
+        .product()?
+        .guest_tool()?
         .zram()
         .script(&script);
     let output = vm.run_ok()?;

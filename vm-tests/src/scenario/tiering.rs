@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::Report;
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::Vm;
 
 /// Programs that the experiment needs besides busybox.
@@ -28,7 +27,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let mut vm = Vm::new(kernel)
         .memory_mib(2560)
         .numa_nodes(2)
-        .program(product::isotherm()?, "isotherm")
+        .product()?
         .cpu_limit(Duration::from_mins(15));
     for name in PROGRAMS {
         vm = vm.program(installed(name)?, name);

@@ -12,7 +12,6 @@ use isotherm_workload::truth::{self, Episode};
 use super::Report;
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
 use crate::vm::{Vm, VmOutput};
 
 /// A workload in the guest, which writes its truth to /out/truth.jsonl and runs until it is killed.
@@ -69,8 +68,8 @@ impl Workload {
             Self::High => "",
         };
         Ok(Vm::new(kernel)
-            .program(product::isotherm()?, "isotherm")
-            .program(product::guest_tool()?, "vm-guest")
+            .product()?
+            .guest_tool()?
             .text("/workload.cfg", config)
             .script(script))
     }

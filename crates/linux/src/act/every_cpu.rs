@@ -113,22 +113,23 @@ pub(super) fn page_out(
 #[derive(Debug)]
 pub(super) struct RealTime {
     /// Policy and priority before; `None` if the kernel refused to raise it.
-    before: Option<(i32, libc::sched_param)>,
+    before: Option<(i32, i32)>,
 }
 
 impl RealTime {
     /// Raises this thread's priority. A refusal is harmless.
     pub(super) fn begin() -> Self {
-        let mut before = libc::sched_param { sched_priority: 0 };
+        let mut before = 0_i32;
+        // By number: musl's functions of these names refuse. The kernel's parameter is one number.
         // SAFETY: these concern this thread only; the second writes the parameter.
         let (policy, has_read) = unsafe {
+            let parameter = &raw mut before;
             (
-                libc::sched_getscheduler(0),
-                libc::sched_getparam(0, &raw mut before) == 0,
+                libc::syscall(libc::SYS_sched_getscheduler, 0) as i32,
+                libc::syscall(libc::SYS_sched_getparam, 0, parameter) == 0,
             )
         };
-        let first = libc::sched_param { sched_priority: 1 };
-        let is_raised = policy >= 0 && has_read && set_policy(libc::SCHED_FIFO, first);
+        let is_raised = policy >= 0 && has_read && set_policy(libc::SCHED_FIFO, 1);
         Self {
             before: is_raised.then_some((policy, before)),
         }
@@ -154,9 +155,10 @@ impl Drop for RealTime {
     }
 }
 
-fn set_policy(policy: i32, priority: libc::sched_param) -> bool {
+fn set_policy(policy: i32, priority: i32) -> bool {
+    let parameter = &raw const priority;
     // SAFETY: sched_setscheduler(2) reads the parameter, and concerns this thread only.
-    unsafe { libc::sched_setscheduler(0, policy, &raw const priority) == 0 }
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, parameter) == 0 }
 }
 
 /// Returns the processors on which threads of a process run: those with the most threads, at most [`CPUS_MAX`]. Empty if

@@ -6,8 +6,7 @@
 //! page cache of a memory file of ours holds the address of its page's descriptor, and `/proc/self/pagemap` shows its
 //! frame. Several such pages must agree.
 //!
-//! Limits: x86-64 with a virtually contiguous memory map (SPARSEMEM_VMEMMAP, as in distributions), BTF, `bpf_loop`
-//! (5.17). The descriptors change while they are read: after a file is opened, its inode must be compared. Pages that
+//! Limits: a virtually contiguous memory map (SPARSEMEM_VMEMMAP, as in distributions), BTF, `bpf_loop` (5.17). The descriptors change while they are read: after a file is opened, its inode must be compared. Pages that
 //! move between the kernel's lists are not seen, some tens a processor.
 
 use std::fs::File;

@@ -12,13 +12,13 @@ use libbpf_rs::{Link, MapCore as _, MapFlags, Object, RingBuffer};
 use thiserror::Error;
 
 use super::perf_event::{self, MAJOR, MINOR};
-use crate::probe::{Walker, WalkerError, object};
+use crate::probe::{Walker, WalkerError, access_flags, object};
 use crate::process;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults.bpf.o"));
 /// Bytes of a `struct fault` before the stack.
 const HEAD_BYTES: usize = WORDS * 8 + 2 * 4 + COMM_BYTES;
-const WORDS: usize = 11;
+const WORDS: usize = 12;
 const COMM_BYTES: usize = 16;
 /// Seconds of tokens that a processor may save: a program that has just started touches much memory at once.
 const BURST_S: u64 = 5;
@@ -36,6 +36,11 @@ const MAJOR_PERIOD: u64 = 1;
 pub enum FaultError {
     #[error("cannot load the program that takes stacks of page faults: {0}")]
     Load(String),
+    #[error(
+        "stacks of page faults tell nothing here: this processor leaves accessed bits to the kernel, so that each access \
+         to a watched page is a fault"
+    )]
+    AccessFaults,
     #[error("page faults are not seen here: {0}")]
     Watch(#[source] WalkerError),
     #[error(
@@ -94,7 +99,9 @@ pub struct Fault {
     pub ip: u64,
     pub sp: u64,
     /// Frame pointer, if the program keeps one.
-    pub bp: u64,
+    pub fp: u64,
+    /// Link register; 0 on x86-64, which has none.
+    pub lr: u64,
     /// Pages that the sample represents: those mapped on this processor since its last sample.
     pub pages: u64,
     /// The mapping, if it is private and anonymous, and known.
@@ -129,6 +136,9 @@ impl FaultSampler {
         let mut walker = Walker::new();
         if walker.as_ref().is_ok_and(|walker| !walker.sees_all_ids) {
             return Err(FaultError::PidNamespace);
+        }
+        if access_flags().by_faults {
+            return Err(FaultError::AccessFaults);
         }
         // Not every kernel allows programs on its functions.
         let object = object::load(OBJECT).or_else(|_| object::load_without(OBJECT, HUGE));
@@ -330,7 +340,8 @@ fn parse(bytes: &[u8]) -> Option<Fault> {
         space,
         ip,
         sp,
-        bp,
+        fp,
+        lr,
         pages,
         start,
         end,
@@ -346,7 +357,8 @@ fn parse(bytes: &[u8]) -> Option<Fault> {
         space,
         ip,
         sp,
-        bp,
+        fp,
+        lr,
         pages,
         anonymous: mapping.map(|range| AnonymousMapping {
             range,

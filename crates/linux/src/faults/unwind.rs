@@ -13,13 +13,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder as _};
 use isotherm_engine::Nanos;
 
 use super::events::Fault;
 use super::modules::{CodeArea, ModuleId, Modules};
 use super::perf_map::PerfMap;
+use crate::arch::{self, CallRegisters, UnwindCache, UnwindTables};
 use crate::areas::MappedArea;
 use crate::clock::monotonic;
 
@@ -60,7 +60,7 @@ pub struct Chain {
 pub struct Unwinder {
     modules: Modules,
     spaces: HashMap<u32, Space>,
-    cache: CacheX86_64,
+    cache: UnwindCache,
     /// Bytes of names from JITs, over all processes.
     jit_bytes: Arc<AtomicU64>,
 }
@@ -69,7 +69,7 @@ struct Space {
     /// The address space, as a number.
     number: u64,
     areas: Vec<CodeArea>,
-    unwinder: UnwinderX86_64<Arc<[u8]>>,
+    unwinder: UnwindTables<Arc<[u8]>>,
     jit: PerfMap,
     /// Time by CLOCK_MONOTONIC at which the areas were read.
     read: Nanos,
@@ -120,7 +120,7 @@ impl Unwinder {
     /// Returns the calls that led to a fault.
     pub fn unwind(&mut self, fault: &Fault) -> Chain {
         let mut chain = Chain::default();
-        let mut registers = UnwindRegsX86_64::new(fault.ip, fault.sp, fault.bp);
+        let mut registers = arch::call_registers(fault.ip, fault.sp, fault.fp, fault.lr);
         let mut address = FrameAddress::from_instruction_pointer(fault.ip);
         loop {
             if chain.places.len() == FRAMES_MAX {
@@ -151,7 +151,7 @@ impl Unwinder {
         &mut self,
         fault: &Fault,
         address: FrameAddress,
-        registers: &mut UnwindRegsX86_64,
+        registers: &mut CallRegisters,
     ) -> Option<(CodePlace, Option<Above>)> {
         let at = address.address_for_lookup();
         self.look_at(fault, at);
@@ -171,8 +171,8 @@ impl Unwinder {
             (space.unwinder).unwind_frame(address, registers, &mut self.cache, &mut read_stack)
         }));
         let Ok(found) = found else {
-            space.unwinder = UnwinderX86_64::new();
-            self.cache = CacheX86_64::default();
+            space.unwinder = UnwindTables::new();
+            self.cache = UnwindCache::default();
             return Some((place, None));
         };
         let above = found.map(|caller| caller.map_or(Above::Nothing, Above::Caller));
@@ -240,7 +240,7 @@ impl Space {
         Self {
             number: fault.space,
             areas: Vec::new(),
-            unwinder: UnwinderX86_64::new(),
+            unwinder: UnwindTables::new(),
             jit,
             read: monotonic(),
             retry_after: AGAIN_MIN,
@@ -293,25 +293,23 @@ enum Above {
 /// and the return address.
 fn above(
     space: &Space,
-    registers: &mut UnwindRegsX86_64,
+    registers: &mut CallRegisters,
     is_trampoline: bool,
     read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<Above> {
-    let (sp, bp) = (registers.sp(), registers.bp());
-    if !is_trampoline && (bp < sp || bp % 8 != 0) {
+    let (sp, fp) = arch::frame_of(registers);
+    if !is_trampoline && (fp < sp || fp % 8 != 0) {
         return None;
     }
-    let at = if is_trampoline { sp } else { bp };
+    let at = if is_trampoline { sp } else { fp };
     let saved = read_stack(at).ok()?;
-    let caller = read_stack(at.checked_add(8)?).ok()?;
+    let caller = arch::return_address(read_stack(at.checked_add(8)?).ok()?);
     if is_trampoline || caller != 0 {
         space.area(caller.checked_sub(1)?)?;
     }
-    registers.set_sp(at.checked_add(16)?);
-    registers.set_ip(caller);
-    if !is_trampoline || saved > sp && saved - sp < STACK_MAX {
-        registers.set_bp(saved);
-    }
+    let is_frame = !is_trampoline || saved > sp && saved - sp < STACK_MAX;
+    let above = at.checked_add(16)?;
+    arch::enter_caller(registers, caller, above, is_frame.then_some(saved));
     Some(if caller == 0 {
         Above::Nothing
     } else {

@@ -4,6 +4,7 @@
 
 use isotherm_engine::Nanos;
 
+use crate::arch::is_emulated;
 use crate::clock::thread_cpu;
 use crate::process::Process;
 
@@ -20,7 +21,8 @@ pub enum ClearMethod {
 #[derive(Debug)]
 pub(super) struct ClearRefs {
     ns_per_page: f64,
-    /// Whether accesses after such a clear would not be seen.
+    /// Whether accesses after such a clear, which flushes nothing, would not be seen: QEMU's TLB keeps entries that a
+    /// processor would evict.
     is_blind: bool,
 }
 
@@ -31,21 +33,6 @@ impl Default for ClearRefs {
             is_blind: is_emulated(),
         }
     }
-}
-
-/// Whether this machine is emulated by QEMU in software. Its TLB keeps entries that a processor would evict, so memory
-/// in use looks idle after a clear without a flush.
-#[cfg(target_arch = "x86_64")]
-fn is_emulated() -> bool {
-    use std::arch::x86_64::__cpuid;
-    // The hypervisor's leaf; "TCGTCGTCGTCG" is QEMU's without KVM.
-    const TCG: u32 = u32::from_le_bytes(*b"TCGT");
-    __cpuid(1).ecx >> 31 == 1 && __cpuid(0x4000_0000).ebx == TCG
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_emulated() -> bool {
-    false
 }
 
 impl ClearRefs {

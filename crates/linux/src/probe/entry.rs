@@ -1,9 +1,10 @@
 //! Page table entries, and bitmaps of a whole table of them.
 //!
-//! The bits are the processor's and the kernel's (Intel SDM vol. 3A, 4.5;
-//! arch/x86/include/asm/pgtable_types.h); a slot's words are those of `bpf/page_table.bpf.c`.
+//! Entries are in the form of [`entry`]; a slot's words are those of `bpf/page_table.bpf.c`.
 
 use isotherm_engine::table::BlockFacts;
+
+use crate::arch::{TableFormat, entry};
 
 pub(crate) const ENTRIES_PER_TABLE: usize = 512;
 
@@ -60,14 +61,18 @@ impl Leaf {
 
 impl Leaf {
     /// Converts a lowest-level entry to a slot's words, like `describe` of `page_table.bpf.c`.
-    pub(super) fn of_entry(entry: u64, frame_mask: u64) -> Self {
-        const PROTNONE: u64 = 0x100;
-        if entry & (1 | PROTNONE) == 0 {
+    pub(super) fn of_entry(entry: u64, format: TableFormat) -> Self {
+        if entry & (entry::PRESENT | entry::ABSENT) == 0 {
             return Self(if entry == 0 { 0 } else { Self::SWAPPED });
         }
-        // The kernel inverts the frame bits of PROT_NONE entries (L1TF).
-        let frame = if entry & 1 != 0 { entry } else { !entry } & frame_mask;
-        Self(frame | Self::PRESENT | ((entry >> 5 & 1) * Self::ACCESSED))
+        let is_absent = entry & entry::PRESENT == 0;
+        let frame = if is_absent { !entry } else { entry } & format.frame_mask;
+        let accessed = if entry & entry::ACCESSED == 0 {
+            0
+        } else {
+            Self::ACCESSED
+        };
+        Self(frame | Self::PRESENT | accessed)
     }
 
     /// Whether the page lies in `frame`; for a huge leaf, whether the frame is one of its frames.
@@ -81,15 +86,14 @@ impl Leaf {
 #[derive(Clone, Copy)]
 pub(crate) struct TableCopy<'a> {
     pub(super) entries: &'a RawTable,
-    pub(super) frame_mask: u64,
+    pub(super) format: TableFormat,
 }
 
-/// `_PAGE_SPECIAL`: the entry has no page of its own (the shared zero page, device memory), and does not count as
-/// resident.
-const SPECIAL_SHIFT: u32 = 9;
-/// The swap type is in the top bits of a swap entry. Types from here on are the kernel's own (migration, poison,
-/// markers): `MAX_SWAPFILES` is at least 23.
-const SWAP_TYPE_SHIFT: u32 = 59;
+const ABSENT_SHIFT: u32 = entry::ABSENT.trailing_zeros();
+const ACCESSED_SHIFT: u32 = entry::ACCESSED.trailing_zeros();
+/// Such pages do not count as resident.
+const SPECIAL_SHIFT: u32 = entry::SPECIAL.trailing_zeros();
+/// Swap types from here on are the kernel's own (migration, poison, markers): `MAX_SWAPFILES` is at least 23.
 const SWAP_TYPES: u64 = 23;
 
 impl TableCopy<'_> {
@@ -104,11 +108,12 @@ impl TableCopy<'_> {
             // that into vector code (of the low 16 bits, so that more fit). Then eight bytes become eight bits by a
             // multiplication.
             let low: [u16; 64] = std::array::from_fn(|i| entries[i] as u16);
-            // Present, or PROT_NONE (bit 8), which only the processor treats as absent.
-            let mapped: [u16; 64] = low.map(|entry| (entry | entry >> 8) & 1);
+            // Present, or absent to the processor alone.
+            let mapped: [u16; 64] = low.map(|entry| (entry | entry >> ABSENT_SHIFT) & 1);
             let there: [u16; 64] = std::array::from_fn(|i| mapped[i] & !(low[i] >> SPECIAL_SHIFT));
             facts.present[word] = pack(&there.map(|flag| flag as u8));
-            let used: [u8; 64] = std::array::from_fn(|i| (there[i] & low[i] >> 5) as u8);
+            let used: [u8; 64] =
+                std::array::from_fn(|i| (there[i] & low[i] >> ACCESSED_SHIFT) as u8);
             facts.accessed[word] = pack(&used);
             let mapped = pack(&mapped.map(|flag| flag as u8));
             if mapped != u64::MAX {
@@ -119,7 +124,7 @@ impl TableCopy<'_> {
 
     /// Returns the frame number of page `index`, if it is present.
     pub(crate) fn frame(&self, index: usize) -> Option<u64> {
-        let leaf = Leaf::of_entry(self.entries[index], self.frame_mask);
+        let leaf = Leaf::of_entry(self.entries[index], self.format);
         leaf.is_present().then(|| leaf.frame())
     }
 }
@@ -128,7 +133,7 @@ impl TableCopy<'_> {
 fn swapped(entries: &[u64; 64], mapped: u64) -> u64 {
     let mut out = [0u8; 64];
     for (i, entry) in entries.iter().enumerate() {
-        out[i] = u8::from(*entry != 0 && entry >> SWAP_TYPE_SHIFT < SWAP_TYPES);
+        out[i] = u8::from(*entry != 0 && entry >> entry::SWAP_TYPE_SHIFT < SWAP_TYPES);
     }
     pack(&out) & !mapped
 }
@@ -160,7 +165,11 @@ mod tests {
         let mut facts = BlockFacts::default();
         let copy = TableCopy {
             entries: &entries,
-            frame_mask: !0xfff,
+            format: TableFormat {
+                top_shift: 39,
+                frame_mask: !0xfff,
+                absent: entry::ABSENT,
+            },
         };
         copy.read_into(&mut facts);
         let (present, accessed) = (facts.present, facts.accessed);

@@ -10,13 +10,9 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
 
 use super::page_table::{PageTableProbe, Result};
 use super::tables::BLOCK_SHIFT;
+use crate::arch::entry::{DIRTY, LEAF, SPECIAL, WRITABLE};
 
-/// Bits of an entry (arch/x86/include/asm/pgtable_types.h): `_PAGE_RW`, `_PAGE_DIRTY`, `_PAGE_PSE`,
-/// `_PAGE_SPECIAL`, `_PAGE_SAVED_DIRTY`.
-const WRITABLE: u64 = 1 << 1;
-const DIRTY: u64 = 1 << 6;
-const LEAF: u64 = 1 << 7;
-const SPECIAL: u64 = 1 << 9;
+/// `_PAGE_SAVED_DIRTY` of x86-64. On arm64 a canonical entry does not have it.
 const SAVED_DIRTY: u64 = 1 << 58;
 
 impl PageTableProbe {

@@ -18,6 +18,7 @@ pub mod zeros;
 pub use aliases::without_aliases;
 pub use clear_refs::ClearMethod;
 pub(crate) use entry::Leaf;
+pub(crate) use induced::access_flags;
 pub(crate) use page_table::Result;
 pub use page_table::{PageTableProbe, ProbeError};
 pub use physical::{MapFacts, PhysicalProbe};

@@ -19,16 +19,13 @@ use isotherm_engine::{
 
 use super::page_table::{PageTableProbe, ProbeError, Result};
 use super::walker::WalkerError;
+use crate::arch;
 use crate::process::{self, Process, ProcessError};
 
 /// Maximum number of runs kept: 12 MiB.
 const MAX_RUNS: usize = 1 << 19;
 /// Frames that are kept or dropped together when the map is thinned.
 const STRETCH_FRAMES: u64 = 16;
-/// User half of a 5-level address space: all addresses that a process can map.
-const USER_HALF: AddressRange = AddressRange::new(0, 1 << 56);
-/// User half of a 4-level address space.
-const USER_HALF_4_LEVELS: AddressRange = AddressRange::new(0, 1 << 47);
 
 /// Consecutive frames that are mapped at consecutive addresses of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -219,11 +216,7 @@ impl PhysicalProbe {
     /// are consecutive.
     fn each_frame_of(&mut self, number: u32, see: impl FnMut(u64, u64, u32)) -> Result<()> {
         let target = TargetId(number);
-        let user = if self.inner.walker.cpu.levels == 5 {
-            USER_HALF
-        } else {
-            USER_HALF_4_LEVELS
-        };
+        let user = AddressRange::new(0, arch::user_end(self.inner.walker.format));
         let Some(blocks) = self.inner.occupied_blocks(target, &[user])? else {
             return Ok(());
         };

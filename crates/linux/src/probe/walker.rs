@@ -7,7 +7,7 @@
 //! own top-level table are tried. A candidate is right if a walk to a page of ours yields the frame number that
 //! `/proc/self/pagemap` shows for it.
 //!
-//! Limits: x86-64. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and, for pagemap,
+//! Limits: pages of 4 KiB. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and, for pagemap,
 //! CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as [`TableLookup::Changed`]. A target that
 //! exits or calls exec meanwhile fails the whole batch.
 
@@ -15,13 +15,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use isotherm_engine::units::format_bytes;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use libbpf_rs::libbpf_sys;
 use thiserror::Error;
 
 use super::entry::{ENTRIES_PER_TABLE, Leaf, RawTable, TableCopy};
 use super::object;
-use crate::cpu::CpuFacts;
+use crate::arch::{self, TableFormat, entry};
 use crate::mapped::{MappedArray, Mapping};
 use crate::page_map::frame_of;
 use crate::process::in_initial_pid_namespace;
@@ -33,8 +34,8 @@ const MAX_SLOTS: usize = 8192;
 const MAX_TABLES: usize = 512;
 /// Neighbouring pages of one slot of a walk: `PAGES_PER_RUN`.
 const PAGES_PER_RUN: usize = 16;
-/// The direct map starts at a multiple of this (arch/x86/mm/kaslr.c aligns it to PUD_SIZE).
-const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
+/// Starts of the direct map that are tried: 256 TiB of physical addresses.
+const CANDIDATES_MAX: u64 = (256 << 40) / arch::DIRECT_MAP_ALIGNMENT;
 
 /// `struct control` of `page_table.bpf.c`.
 #[repr(C)]
@@ -43,6 +44,7 @@ struct Control {
     space: AddressSpace,
     page_offset: u64,
     frame_mask: u64,
+    absent: u64,
     nr_slots: u32,
     top_shift: u32,
     table_shift: u32,
@@ -54,7 +56,7 @@ struct Control {
     locked_vm: u64,
 }
 const _: () = assert!(
-    size_of::<Control>() == 104,
+    size_of::<Control>() == 112,
     "the layout in page_table.bpf.c"
 );
 
@@ -76,6 +78,11 @@ pub enum WalkerError {
         "cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU"
     )]
     NoDirectMap { tried: u64 },
+    #[error(
+        "this kernel has pages of {}, and Isotherm reads page tables of 4 KiB pages only; boot a kernel with those",
+        format_bytes(*bytes)
+    )]
+    PageSize { bytes: u64 },
     #[error(
         "cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN"
     )]
@@ -156,7 +163,7 @@ pub(crate) struct Walker {
     pub(super) slots: MappedArray<u64>,
     runs: MappedArray<RawRun>,
     tables: MappedArray<RawTable>,
-    pub(crate) cpu: CpuFacts,
+    pub(crate) format: TableFormat,
     /// Whether process ids here are those of the initial pid namespace.
     pub(crate) sees_all_ids: bool,
 }
@@ -164,12 +171,16 @@ pub(crate) struct Walker {
 impl Walker {
     /// Loads the program and finds the direct map.
     pub(crate) fn new() -> Result<Self, WalkerError> {
+        let bytes = arch::page_bytes();
+        if bytes != PAGE_SIZE {
+            return Err(WalkerError::PageSize { bytes });
+        }
         let object = object::load(OBJECT).map_err(|cause| WalkerError::Load { cause })?;
         let program = |name: &str| {
             object::program(&object, name).map_err(|source| bpf("keep a BPF program", source))
         };
         let map_error = |source| bpf("map a BPF array", source);
-        let cpu = CpuFacts::read();
+        let formats = arch::table_formats();
         let mut walker = Self {
             locate: program("locate")?,
             walk: program("walk")?,
@@ -180,15 +191,13 @@ impl Walker {
             slots: object::map_array(&object, "slots", MAX_SLOTS).map_err(map_error)?,
             runs: object::map_array(&object, "runs", MAX_SLOTS).map_err(map_error)?,
             tables: object::map_array(&object, "tables", MAX_TABLES).map_err(map_error)?,
-            cpu,
+            format: formats[0],
             sees_all_ids: in_initial_pid_namespace(),
         };
         // Dropping the object frees its own memory (its copy of the BTF): the kernel keeps what the file descriptors
         // refer to.
         drop(object);
-        walker.control().top_shift = cpu.top_shift();
-        walker.control().frame_mask = cpu.frame_mask();
-        walker.calibrate()?;
+        walker.calibrate(&formats)?;
         Ok(walker)
     }
 
@@ -248,7 +257,7 @@ impl Walker {
             .iter()
             .flat_map(|&(address, pages)| runs_of(address, pages))
             .peekable();
-        let mut lengths = [0u8; MAX_SLOTS];
+        let mut lengths = [(0u8, 0u8); MAX_SLOTS];
         while runs.peek().is_some() {
             let mut nr = 0;
             let slots = self.slots.get_mut();
@@ -256,23 +265,21 @@ impl Walker {
                 && let Some((address, pages)) = runs.next()
             {
                 slots[nr] = address | u64::from(pages - 1);
-                lengths[nr] = pages;
+                lengths[nr] = (arch::entries_before(address) as u8, pages);
                 nr += 1;
             }
             self.select(space, nr);
             self.run(|walker| &walker.walk)?;
-            let mask = self.cpu.frame_mask();
+            let format = self.format;
             let found = self.slots.get()[..nr]
                 .iter()
-                .zip(self.runs.get())
+                .zip(self.runs.get_mut())
                 .zip(&lengths);
-            for ((&slot, entries), &pages) in found {
+            for ((&slot, entries), &(before, pages)) in found {
                 if slot & Leaf::TABLE != 0 {
-                    leaves.extend(
-                        entries[..usize::from(pages)]
-                            .iter()
-                            .map(|&e| Leaf::of_entry(e, mask)),
-                    );
+                    arch::canonical_all(entries, format);
+                    let own = entries.iter().skip(before.into()).take(usize::from(pages));
+                    leaves.extend(own.map(|&entry| Leaf::of_entry(entry, format)));
                 } else {
                     leaves.extend(std::iter::repeat_n(Leaf(slot), usize::from(pages)));
                 }
@@ -288,16 +295,15 @@ impl Walker {
         addresses: &[u64],
         mut see: impl FnMut(usize, TableLookup<'_>),
     ) -> Result<(), WalkerError> {
-        let frame_mask = self.cpu.frame_mask();
+        let format = self.format;
         for (round, chunk) in addresses.chunks(MAX_TABLES).enumerate() {
             self.copy_chunk(space, chunk, 12)?;
             for (i, &slot) in self.slots.get()[..chunk.len()].iter().enumerate() {
                 let leaf = Leaf(slot);
                 let table = if slot & Leaf::TABLE != 0 {
-                    TableLookup::Copy(TableCopy {
-                        entries: &self.tables.get()[i],
-                        frame_mask,
-                    })
+                    let entries = &mut self.tables.get_mut()[i];
+                    arch::canonical_all(entries, format);
+                    TableLookup::Copy(TableCopy { entries, format })
                 } else if leaf.is_unreadable() {
                     TableLookup::Changed
                 } else if leaf.is_present() {
@@ -334,7 +340,8 @@ impl Walker {
                     continue;
                 }
                 for (part, &entry) in self.tables.get()[i].iter().enumerate() {
-                    if entry & 0x101 != 0 {
+                    let entry = arch::canonical(entry, self.format);
+                    if entry & (entry::PRESENT | entry::ABSENT) != 0 {
                         see(first + ((part as u64) << shift), entry);
                     }
                 }
@@ -371,8 +378,8 @@ impl Walker {
         }
     }
 
-    /// Finds `page_offset`: see the module's documentation.
-    fn calibrate(&mut self) -> Result<(), WalkerError> {
+    /// Finds `page_offset` and the format: see the module's documentation.
+    fn calibrate(&mut self, formats: &[TableFormat]) -> Result<(), WalkerError> {
         // A locked page of ours stays in its frame.
         let page = Mapping::anonymous(PAGE_SIZE as usize, libc::MAP_POPULATE | libc::MAP_LOCKED)
             .map_err(|source| bpf("lock a page of memory for calibration", source))?;
@@ -381,19 +388,54 @@ impl Walker {
         let frame = frame_of(address).map_err(|error| hidden(error.to_string()))?;
         let frame = frame.ok_or_else(|| hidden("the kernel shows frame number 0".into()))?;
         let space = self.locate(std::process::id())?;
-        let highest = space.pgd & !(DIRECT_MAP_ALIGNMENT - 1);
-        let candidates = (1u64 << self.cpu.physical_bits) / DIRECT_MAP_ALIGNMENT;
+        let highest = space.pgd & !(arch::DIRECT_MAP_ALIGNMENT - 1);
+        let physical = formats[0].frame_mask / arch::DIRECT_MAP_ALIGNMENT + 1;
+        let tried = physical.min(CANDIDATES_MAX);
         let mut leaves = Vec::with_capacity(1);
-        for candidate in 0..candidates.min(1 << 16) {
-            self.control().page_offset = highest.wrapping_sub(candidate * DIRECT_MAP_ALIGNMENT);
-            self.walk(&space, &[(address, 1)], &mut leaves)?;
-            if leaves[0].is_present() && leaves[0].frame() == frame {
-                return Ok(());
+        for candidate in 0..tried {
+            for format in formats {
+                self.set_format(*format);
+                self.control().page_offset =
+                    highest.wrapping_sub(candidate * arch::DIRECT_MAP_ALIGNMENT);
+                self.walk(&space, &[(address, 1)], &mut leaves)?;
+                if leaves[0].is_present() && leaves[0].frame() == frame {
+                    return self.find_absent_bits(&space, &page);
+                }
             }
         }
-        Err(WalkerError::NoDirectMap {
-            tried: candidates.min(1 << 16),
-        })
+        Err(WalkerError::NoDirectMap { tried })
+    }
+
+    fn set_format(&mut self, format: TableFormat) {
+        self.format = format;
+        let control = self.control();
+        control.top_shift = format.top_shift;
+        control.frame_mask = format.frame_mask;
+        control.absent = format.absent;
+    }
+
+    /// Finds the bits of absent pages by a page of ours, which has no permissions from now on.
+    fn find_absent_bits(
+        &mut self,
+        space: &AddressSpace,
+        page: &Mapping,
+    ) -> Result<(), WalkerError> {
+        page.forbid()
+            .map_err(|source| bpf("take the permissions from a page of memory", source))?;
+        let address = page.range().start;
+        self.slots.get_mut()[0] = address;
+        self.select(space, 1);
+        self.run(|walker| &walker.walk)?;
+        if self.slots.get()[0] & Leaf::TABLE == 0 {
+            let source = io::Error::other("its page table cannot be read");
+            return Err(bpf("look at a page without permissions", source));
+        }
+        let raw = self.runs.get()[0][arch::entries_before(address)];
+        self.set_format(TableFormat {
+            absent: arch::absent_bits(raw),
+            ..self.format
+        });
+        Ok(())
     }
 }
 
@@ -406,9 +448,8 @@ fn runs_of(address: u64, pages: u32) -> impl Iterator<Item = (u64, u8)> {
             return None;
         }
         let table_end = (at & !(BLOCK_SIZE - 1)) + BLOCK_SIZE;
-        let run_end = end
-            .min(table_end)
-            .min(at + PAGES_PER_RUN as u64 * PAGE_SIZE);
+        let run = (PAGES_PER_RUN - arch::entries_before(at)) as u64;
+        let run_end = end.min(table_end).min(at + run * PAGE_SIZE);
         let run = (at, ((run_end - at) / PAGE_SIZE) as u8);
         at = run_end;
         Some(run)

@@ -60,7 +60,11 @@ pub(crate) fn page_out(memory: &'static [AtomicU8]) -> io::Result<()> {
 #[inline(always)]
 pub(crate) fn touch(memory: &[AtomicU8]) {
     for page in memory.iter().step_by(PAGE_SIZE as usize) {
-        page.fetch_add(1, Ordering::Relaxed);
+        // arm64 adds in a function of its own.
+        page.store(
+            page.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
     }
 }
 

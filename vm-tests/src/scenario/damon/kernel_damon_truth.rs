@@ -27,7 +27,6 @@ use isotherm_workload::score::{AccuracyScore, share};
 
 use crate::error::{Result, VmError};
 use crate::kernel::Kernel;
-use crate::product;
 use crate::scenario::kernel_damon::FUNCTIONS;
 use crate::scenario::{Report, workload};
 use crate::vm::{Vm, VmOutput};
@@ -124,8 +123,8 @@ pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
 fn boot(kernel: Kernel, case: u64) -> Result<VmOutput> {
     Vm::new(kernel)
         .instruction_ns_log2(NS_LOG2)
-        .program(product::isotherm()?, "isotherm")
-        .program(product::guest_tool()?, "vm-guest")
+        .product()?
+        .guest_tool()?
         .script(&script(case))
         .cpu_limit(Duration::from_mins(15))
         .run_ok()

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use isotherm_engine::Nanos;
-use isotherm_engine::units::{format_bytes, parse_time};
+use isotherm_engine::units::{format_bytes, parse_share, parse_time};
 use isotherm_linux::cgroup;
-use isotherm_park::{ParkReport, WakeReport, WakeSpec};
+use isotherm_park::{IdleRule, ParkDone, ParkEvent, ParkReport, WakeReport, WakeSpec};
 
 use crate::progress::{Progress, Unit};
 
@@ -15,10 +16,14 @@ use crate::progress::{Progress, Unit};
 ///
 /// Its processes run on, and read back what they touch; with --freeze they stop. `isotherm wake` reads their memory
 /// back in the order in which they needed it at the last wake. Needs root and swap.
+///
+/// With --idle it stays: it parks each group with processes in the control group and below it that was idle for this
+/// long, and wakes it when it runs again. Ctrl-C ends that; parked groups stay parked.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   isotherm park --cgroup sandbox.slice/dev-7.scope
   isotherm park --cgroup sandbox.slice/dev-7.scope --freeze
+  isotherm park --cgroup sandbox.slice --idle 10min           # all sandboxes, whenever they idle
 Then: isotherm wake --cgroup sandbox.slice/dev-7.scope
 Exit status: 0 parked, 1 ended by Ctrl-C before all was tried, 2 failed.")]
 pub(crate) struct ParkArgs {
@@ -29,6 +34,14 @@ pub(crate) struct ParkArgs {
     /// Stop the processes until `isotherm wake`, also if this command is killed (v2)
     #[arg(long)]
     freeze: bool,
+
+    /// Park groups whenever they were idle for this long, and wake them when they run, until Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "freeze")]
+    idle: Option<Nanos>,
+
+    /// Use of one CPU up to which a group is idle, with --idle
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "1%", requires = "idle")]
+    idle_cpu: f64,
 
     #[command(flatten)]
     result: crate::out::ResultArgs,
@@ -60,9 +73,35 @@ pub(crate) struct WakeArgs {
     result: crate::out::ResultArgs,
 }
 
+/// Time for which returning pages are noted after a group ran again by itself.
+const LEARNED_FOR: Duration = Duration::from_secs(5);
+
+impl ParkArgs {
+    /// Prints what was done to a group: a line of text or of JSON.
+    fn tell(&self, event: &ParkEvent) -> anyhow::Result<()> {
+        if self.result.is_json() {
+            println!("{}", crate::out::json_line(event)?);
+            return Ok(());
+        }
+        let group = event.group.display();
+        match &event.done {
+            ParkDone::Parked(report) => print!("{group}: {}", parked(report)),
+            ParkDone::Woken(report) => print!("{group}: {}", woken(report)),
+            ParkDone::Failed(why) => println!("{group}: left alone: {why}"),
+        }
+        Ok(())
+    }
+}
+
 pub(crate) fn park(args: &ParkArgs) -> anyhow::Result<ExitCode> {
     let group = cgroup::find(&args.cgroup)?;
     let stop = crate::stop::by_signals()?;
+    if let Some(idle) = args.idle {
+        let cpu_share = args.idle_cpu;
+        let rule = IdleRule { idle, cpu_share };
+        isotherm_park::park_idle(&group, rule, LEARNED_FOR, &stop, |event| args.tell(&event))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let progress = Progress::new(Some(0), Unit::Bytes);
     let report = isotherm_park::park(&group, args.freeze, |done, total| {
         progress.set_length(total);
@@ -79,7 +118,7 @@ pub(crate) fn wake(args: &WakeArgs) -> anyhow::Result<ExitCode> {
     let stop = crate::stop::by_signals()?;
     let spec = WakeSpec {
         learns_anew: args.learn,
-        watch: std::time::Duration::from_nanos(args.watch.0),
+        watch: Duration::from_nanos(args.watch.0),
     };
     let report = isotherm_park::wake(&group, spec, || !stop.load(Ordering::Relaxed))?;
     args.result.print(&report, woken)?;

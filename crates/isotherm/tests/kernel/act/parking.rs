@@ -1,9 +1,9 @@
 //! `isotherm park` and `isotherm wake`: does all of a program go, does it come back in order, is nothing lost?
 
-use crate::common::{Running, isotherm, run, with_swap};
+use crate::common::{Running, isotherm, run, until, with_swap};
 use crate::watch::groups::{Group, memory_group};
 
-/// Has 64 MiB with a number in each page; each line of input makes it read every fourth page of the first half, and
+/// Has 64 MiB with a number in each page; each request makes it read every fourth page of the first half 2,000 times, and
 /// print the sum.
 const PROGRAM: &str = "
 import sys, time
@@ -19,7 +19,8 @@ while True:
     if asked > answered:
         answered = asked
         pages = range(0, len(memory) // 2, 4 * 4096)
-        total = sum(int.from_bytes(memory[i:i + 8], 'little') for i in pages)
+        for _ in range(2000):
+            total = sum(int.from_bytes(memory[i:i + 8], 'little') for i in pages)
         print(f'answer {answered} {total}', flush=True)
     time.sleep(0.05)
 ";
@@ -99,4 +100,38 @@ fn a_group_that_was_not_parked_is_not_woken() {
         return;
     };
     run(&mut isotherm(["wake", "--cgroup", &parked.name])).refused("was not run on it");
+}
+
+#[test]
+fn a_group_is_parked_whenever_it_idles_and_woken_when_it_runs() {
+    let Some(_turn) = with_swap() else { return };
+    let Some(mut parked) = Parked::start() else {
+        return;
+    };
+    let words = ["park", "--idle", "2s", "--idle-cpu", "5%", "--json"];
+    let keeping = Running::start(isotherm(words).args(["--cgroup", &parked.name]));
+    let mut nr_events = 0;
+    let mut next = |done: &str| -> serde_json::Value {
+        let line = until("an event", || {
+            let output = keeping.stdout();
+            let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            whole.lines().nth(nr_events).map(str::to_owned)
+        });
+        nr_events += 1;
+        let event: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert!(event["done"][done].is_object(), "{done}: {event}");
+        event["done"][done].clone()
+    };
+    let report = next("parked");
+    let after = report["processes"][0]["resident_after_bytes"].as_u64();
+    assert!(after.is_some_and(|after| after < 20 << 20), "{report}");
+    parked.ask();
+    let woken = next("woken");
+    assert_eq!(woken["prefetched_bytes"], 0, "{woken}");
+    next("parked");
+    parked.ask();
+    let woken = next("woken");
+    let ahead = woken["prefetched_bytes"].as_u64();
+    assert!(ahead.is_some_and(|ahead| ahead > 0), "{woken}");
+    keeping.interrupt();
 }

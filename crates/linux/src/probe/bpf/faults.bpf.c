@@ -17,6 +17,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "arch.h"
 #include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -27,9 +28,9 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_TARGETS 16384
 #define COMM 16
 
-/* struct bpf_perf_event_data on x86-64; its registers are not used. */
+/* struct bpf_perf_event_data; its registers are not used. */
 struct fault_event {
-	__u64 registers[21];
+	__u64 registers[PERF_REGISTERS];
 	__u64 sample_period;
 	__u64 address;
 };
@@ -48,7 +49,8 @@ struct fault {
 	__u64 space; /* the address space, as a number */
 	__u64 ip;
 	__u64 sp;
-	__u64 bp;
+	__u64 fp;
+	__u64 lr; /* link register; 0 on x86-64 */
 	__u64 pages; /* weight: pages that the sample represents */
 	struct mapping mapping;
 	__u32 tgid;
@@ -69,7 +71,7 @@ struct config {
 	__u32 sees_huge; /* fault_huge runs: others skip huge pages */
 	__u64 page_offset; /* start of the direct map; 0: unknown */
 	__u64 frame_mask; /* address bits of an entry */
-	__u64 top_shift; /* 39 with 4 levels of page tables, 48 with 5 */
+	__u64 top_shift; /* 30 with 3 levels of page tables, 39 with 4, 48 with 5 */
 };
 
 struct state {
@@ -110,8 +112,6 @@ static __always_inline bool is_wanted(const struct config *config, __u32 tgid,
 	return 1;
 }
 
-#define ENTRY_PRESENT 0x001ULL
-#define ENTRY_LEAF 0x080ULL
 #define PAGES_PER_HUGE_PAGE 512
 
 /* Returns the pages that the fault has mapped, from the page table. */
@@ -129,7 +129,7 @@ static __always_inline __u64 pages_mapped(const struct config *config, struct ta
 			return 1;
 		if (!(entry & ENTRY_PRESENT) || shift < 21)
 			return 1;
-		if (entry & ENTRY_LEAF)
+		if (IS_LEAF(entry))
 			return PAGES_PER_HUGE_PAGE;
 		if (shift == 21)
 			return 1;
@@ -198,9 +198,12 @@ static __always_inline int hand_out(__u64 address, __u64 faults, __u64 pages, __
 	fault->time = now;
 	fault->address = address;
 	fault->space = (__u64)BPF_CORE_READ(task, mm);
-	fault->ip = BPF_CORE_READ(registers, ip);
-	fault->sp = BPF_CORE_READ(registers, sp);
-	fault->bp = BPF_CORE_READ(registers, bp);
+	fault->ip = BPF_CORE_READ(registers, REGISTER_IP);
+	fault->sp = BPF_CORE_READ(registers, REGISTER_SP);
+	fault->fp = BPF_CORE_READ(registers, REGISTER_FP);
+#ifdef REGISTER_LR
+	fault->lr = BPF_CORE_READ(registers, REGISTER_LR);
+#endif
 	fault->pages = state->left_out;
 	fault->tgid = tgid;
 	fault->is_major = is_major;

@@ -66,9 +66,15 @@ struct vm_area_struct {
 };
 
 struct pt_regs {
+#ifdef __TARGET_ARCH_arm64
+	unsigned long regs[31];
+	unsigned long sp;
+	unsigned long pc;
+#else
 	unsigned long bp;
 	unsigned long ip;
 	unsigned long sp;
+#endif
 };
 
 struct seq_file;

@@ -5,12 +5,11 @@
  * The tables are read through the kernel's direct map with bpf_probe_read_kernel, which cannot
  * fault. Nothing here writes to the kernel or to the target. The layouts below are mirrored, and
  * their sizes asserted, in ../walker.rs.
- *
- * x86-64 page-table bits: Intel SDM vol. 3A, 4.5; arch/x86/include/asm/pgtable_types.h.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "arch.h"
 #include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -20,19 +19,10 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_RUNS 8192
 #define PAGES_PER_RUN 16 /* a power of two */
 
-/* Hardware and kernel bits of an entry. */
-#define ENTRY_PRESENT 0x001ULL
-#define ENTRY_ACCESSED 0x020ULL
-#define ENTRY_DIRTY 0x040ULL
-#define ENTRY_SPECIAL 0x200ULL  /* no struct page: the zero page, device memory */
-#define ENTRY_LEAF 0x080ULL     /* PSE: a huge page, above the lowest level */
-#define ENTRY_PROTNONE 0x100ULL /* with PRESENT clear: PROT_NONE, also by NUMA balancing */
-
 /* Flags of a slot, in the low bits of a page-aligned value. */
 #define SLOT_PRESENT 0x001ULL
 #define SLOT_ACCESSED 0x002ULL
 #define SLOT_HUGE_2M 0x004ULL
-#define SLOT_DIRTY 0x008ULL
 #define SLOT_UNREADABLE 0x010ULL
 #define SLOT_PROTNONE 0x020ULL
 #define SLOT_SWAPPED 0x040ULL /* not present, but not empty: swapped out or migrating */
@@ -51,8 +41,9 @@ struct control {
 	__u32 unused;
 	__u64 page_offset; /* start of the direct map */
 	__u64 frame_mask;  /* address bits of an entry */
+	__u64 absent;      /* with PRESENT clear: PROT_NONE, also by NUMA balancing */
 	__u32 nr_slots;    /* slots in use */
-	__u32 top_shift;   /* 39 with 4 levels, 48 with 5 */
+	__u32 top_shift;   /* 30 with 3 levels, 39 with 4, 48 with 5 */
 	__u32 table_shift; /* copy_tables: level of the tables: 12, 21 or 30 */
 	__u32 found;       /* locate: found the target with an address space */
 	__u32 gone;        /* walk, copy_tables: the target has exited or called exec */
@@ -98,14 +89,11 @@ static __always_inline __u64 describe(const struct control *c, __u64 entry, __u6
 	__u64 frame = entry & c->frame_mask;
 
 	if (!(entry & ENTRY_PRESENT)) {
-		/* The kernel inverts the frame bits of PROT_NONE entries (L1TF). */
 		flags |= SLOT_PROTNONE;
-		frame = ~entry & c->frame_mask;
+		frame = ABSENT_FRAME(entry) & c->frame_mask;
 	}
 	if (entry & ENTRY_ACCESSED)
 		flags |= SLOT_ACCESSED;
-	if (entry & ENTRY_DIRTY)
-		flags |= SLOT_DIRTY;
 	if (entry & ENTRY_SPECIAL)
 		flags |= SLOT_SPECIAL;
 	return frame | flags;
@@ -131,11 +119,11 @@ static __always_inline __u64 descend(const struct control *c, __u64 address, __u
 		if (bpf_probe_read_kernel(&e, sizeof(e), (void *)*at))
 			return SLOT_UNREADABLE;
 		if (!(e & ENTRY_PRESENT)) {
-			if (shift == 21 && (e & ENTRY_PROTNONE) && (e & ENTRY_LEAF))
+			if (shift == 21 && (e & c->absent) && IS_LEAF(e))
 				return describe(c, e, SLOT_HUGE_2M);
 			return e ? SLOT_SWAPPED : 0;
 		}
-		if ((e & ENTRY_LEAF) && shift <= 30)
+		if (IS_LEAF(e) && shift <= 30)
 			return describe(c, e, shift == 30 ? SLOT_HUGE_1G : SLOT_HUGE_2M);
 		here = c->page_offset + (e & c->frame_mask);
 		shift -= 9;
@@ -155,16 +143,21 @@ static long walk_one(__u32 i, void *unused)
 	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
 	struct run *run = bpf_map_lookup_elem(&runs, &i);
 	struct control *c = get_control();
-	__u64 table = 0, entry = 0, at, address, said;
+	__u64 table = 0, entry = 0, at, address, first, said;
 	__u32 bytes;
 
 	if (!slot || !run || !c)
 		return 1;
 	address = *slot & ~0xfffULL;
 	bytes = ((*slot & (PAGES_PER_RUN - 1)) + 1) * 8;
+	first = (address >> 12) & 511;
+#ifdef CONTIGUOUS
+	/* The access flag may stand in any entry of the group. */
+	first &= ~(CONTIGUOUS - 1);
+	bytes = CONTIGUOUS * 8;
+#endif
 	said = descend(c, address, 12, &table, &entry, &at);
-	if (said == SLOT_TABLE &&
-	    bpf_probe_read_kernel(run, bytes, (void *)(table + ((address >> 12) & 511) * 8)))
+	if (said == SLOT_TABLE && bpf_probe_read_kernel(run, bytes, (void *)(table + first * 8)))
 		said = SLOT_UNREADABLE;
 	*slot = said;
 	return 0;
@@ -217,7 +210,7 @@ static long look_for_zeros(__u32 i, void *unused)
 	if (said == SLOT_TABLE) {
 		said = SLOT_UNREADABLE;
 		if (!bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(table + ((address >> 12) & 511) * 8)))
-			said = entry & (ENTRY_PRESENT | ENTRY_PROTNONE) ? describe(c, entry, 0) : 0;
+			said = entry & (ENTRY_PRESENT | c->absent) ? describe(c, entry, 0) : 0;
 	}
 	if (!(said & SLOT_PRESENT) || (said & SLOT_SPECIAL)) {
 		*slot = said;

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""A simulated cluster with a real Prometheus before a real `isotherm recommend`: bytes, seconds, writes, passes.
+
+    python3 experiments/fleet.py [--isotherm PATH] [--nodes 1000] [--sizes size.jsonl] [--out FILE]
+
+Each node has 40 pods of workloads of 40, and serves the metrics that `isotherm start --all --pods` has for them. What a
+pod needs is what `isotherm size` said of a program (experiments/size.py, its FILE), within a tenth. A server stands for
+the API server: it keeps the pods, and patches them. One workload in ten has a wrong need, half of the true one: a pod
+with less than it needs waits for memory. Needs prometheus.
+"""
+import argparse
+import http.server
+import json
+import random
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+PODS = 40
+MIB = 1 << 20
+SCRAPED_S = 10
+SETTLE_S = 2 * SCRAPED_S
+
+
+def sizes(path):
+    """Need, bounds and usage of the recorded programs."""
+    if path is None:
+        # Of docs/results/size.md, in MiB.
+        recorded = [(33, 29, 40, 46), (23, 18, 25, 414), (192, 102, 242, 291), (40, 32, 42, 867), (60, 57, 871, 881)]
+        return [[MIB * of for of in one] for one in recorded]
+    found = []
+    for line in Path(path).read_text().splitlines():
+        result = json.loads(line)
+        need = result["size"]["with_swap"]["request"]
+        found.append([need["bytes"], need["low_bytes"], need["high_bytes"], result["others"]["usage"]])
+    return found
+
+
+class Fleet:
+    def __init__(self, nodes, recorded):
+        random.seed(1)
+        self.nodes = nodes
+        self.pods = {}
+        self.on_node = [[] for _ in range(nodes)]
+        self.nr_writes = 0
+        for number in range(nodes * PODS):
+            workload = number // PODS
+            of = random.Random(workload).choice(recorded)
+            need, low, high, usage = (int(each * random.uniform(0.9, 1.1)) for each in of)
+            # The pods of a workload run on different nodes.
+            node = (number * 7919 + workload) % nodes
+            is_wrong = workload % 10 == 3
+            scale = 0.5 if is_wrong else 1
+            name = f"w{workload}-{number % PODS}"
+            self.on_node[node].append(name)
+            self.pods[name] = {
+                "need": need, "told": [int(scale * each) for each in (min(low, need), need, max(high, need))], "usage": usage,
+                "workload": workload, "is_wrong": is_wrong, "request": 2 * max(usage, need), "annotations": {},
+            }
+
+    def metrics(self, node):
+        lines = []
+        for name in self.on_node[node]:
+            pod = self.pods[name]
+            group = f'cgroup="/kubepods.slice/kubepods-burstable.slice/{name}/main"'
+            for bound, value in zip(("low", "estimate", "high"), pod["told"]):
+                lines.append(f'isotherm_needed_bytes{{{group},bound="{bound}"}} {value}')
+            lines.append(f'isotherm_needed_age_seconds{{{group}}} 30')
+            lines.append(f'isotherm_charged_bytes{{{group}}} {pod["usage"]}')
+            whose = f'namespace="default",pod="{name}",container="main"'
+            lines.append(f'isotherm_pod_info{{{group},{whose}}} 1')
+            loss = 0.05 if pod["request"] < 0.9 * pod["need"] else 0
+            lines.append(f'fleet_loss{{{whose}}} {loss}')
+        return "\n".join(lines) + "\n"
+
+    def object(self, name):
+        pod = self.pods[name]
+        memory = {"memory": str(pod["request"])}
+        return {
+            "metadata": {
+                "namespace": "default", "name": name, "uid": name,
+                "annotations": {"isotherm.io/resize": "requests", **pod["annotations"]},
+                "ownerReferences": [{"kind": "StatefulSet", "name": f"w{pod['workload']}", "controller": True}],
+            },
+            "spec": {"containers": [{"name": "main", "resources": {"requests": memory}}]},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "main", "ready": True, "restartCount": 0}]},
+        }
+
+    def patch(self, path, body):
+        self.nr_writes += 1
+        name = path.split("/")[6]
+        pod = self.pods[name]
+        if path.endswith("/resize"):
+            of = body["spec"]["containers"][0]["resources"]["requests"]["memory"]
+            number, unit = re.fullmatch(r"(\d+)([A-Za-z]*)", str(of)).groups()
+            pod["request"] = int(number) * {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}[unit]
+            return
+        for key, value in body["metadata"]["annotations"].items():
+            if value is None:
+                pod["annotations"].pop(key, None)
+            else:
+                pod["annotations"][key] = value
+
+
+def server(fleet):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def answer(self, text, code=200):
+            body = text.encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "text/plain" if self.path.startswith("/node/") else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self):
+            url = urllib.parse.urlparse(self.path)
+            if url.path.startswith("/node/"):
+                return self.answer(fleet.metrics(int(url.path.split("/")[2])))
+            if url.path != "/api/v1/pods":
+                return self.answer("{}", 404)
+            query = urllib.parse.parse_qs(url.query)
+            names, first = list(fleet.pods), int(query.get("continue", ["0"])[0])
+            last = first + int(query["limit"][0])
+            meta = {"continue": str(last)} if last < len(names) else {}
+            items = [fleet.object(name) for name in names[first:last]]
+            self.answer(json.dumps({"metadata": meta, "items": items}))
+
+        def do_PATCH(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            fleet.patch(self.path, json.loads(body))
+            self.answer("{}")
+
+        def log_message(self, *_):
+            pass
+
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    return made.server_port
+
+
+def prometheus(directory, nodes, port):
+    targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"__metrics_path__": f"/node/{node}", "instance": f"n{node}"}}
+               for node in range(nodes)]
+    (directory / "targets.json").write_text(json.dumps(targets))
+    (directory / "prometheus.yml").write_text(
+        f"global: {{scrape_interval: {SCRAPED_S}s}}\n"
+        f"scrape_configs: [{{job_name: nodes, file_sd_configs: [{{files: [{directory}/targets.json]}}]}}]\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        own = probe.getsockname()[1]
+    log = open(directory / "log", "w")
+    process = subprocess.Popen(
+        ["prometheus", f"--config.file={directory}/prometheus.yml", f"--storage.tsdb.path={directory}/data",
+         f"--web.listen-address=127.0.0.1:{own}"], stdout=log, stderr=log)
+    return process, f"http://127.0.0.1:{own}"
+
+
+def ask(url, path):
+    with urllib.request.urlopen(f"{url}/api/v1/{path}", timeout=60) as answer:
+        return json.load(answer)["data"]
+
+
+def count(url, query):
+    try:
+        found = ask(url, "query?" + urllib.parse.urlencode({"query": f"count({query})"}))["result"]
+    except OSError:
+        return 0
+    return int(found[0]["value"][1]) if found else 0
+
+
+def passes(options, fleet, api, url):
+    """Passes until nothing more is resized."""
+    command = [
+        options.isotherm, "--quiet", "recommend", "--prometheus", url, "--api", f"http://127.0.0.1:{api}", "--json",
+        "--over", "1h", "--min-watched", "20s", "--settle", f"{SETTLE_S}s", "--loss", "fleet_loss", "--write", "resize",
+        "--per-pass", str(options.per_pass),
+    ]
+    reached, quiet, all = set(), 0, []
+    while quiet < 2:
+        before, nr_before = time.monotonic(), fleet.nr_writes
+        used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 2:
+            raise SystemExit(done.stderr)
+        report = json.loads(done.stdout)
+        for of in report["resizes"]:
+            if of["kind"] != "roll_back" and fleet.pods[of["pod"]]["is_wrong"]:
+                reached.add(of["pod"])
+        all.append({
+            "seconds": time.monotonic() - before, "writes": fleet.nr_writes - nr_before, "resizes": len(report["resizes"]),
+            "cpu_s": resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used,
+        })
+        print(all[-1], file=sys.stderr, flush=True)
+        quiet = 0 if report["resizes"] else quiet + 1
+        # Two scrapes: what a resized pod loses is seen.
+        time.sleep(max(0, SETTLE_S + 1 - all[-1]["seconds"]))
+    return all, reached
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--isotherm", default="isotherm")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--per-pass", type=int, default=10_000)
+    parser.add_argument("--sizes")
+    parser.add_argument("--out", default="fleet.jsonl")
+    options = parser.parse_args()
+    fleet = Fleet(options.nodes, sizes(options.sizes))
+    before = sum(pod["request"] for pod in fleet.pods.values())
+    port = server(fleet)
+    directory = Path(tempfile.mkdtemp(prefix="isotherm-fleet-"))
+    process, url = prometheus(directory, options.nodes, port)
+    try:
+        end = time.monotonic() + 600
+        while count(url, "isotherm_charged_bytes") < options.nodes * PODS:
+            if time.monotonic() > end:
+                raise SystemExit("prometheus has not all series after 600 s")
+            time.sleep(2)
+        # The time watched is asked for in steps of 36 s.
+        time.sleep(75)
+        all, reached = passes(options, fleet, port, url)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        series = ask(url, "status/tsdb")["headStats"]["numSeries"]
+        wrong = {pod["workload"] for pod in fleet.pods.values() if pod["is_wrong"]}
+        result = {
+            "nodes": options.nodes, "pods": len(fleet.pods), "metrics_bytes_of_a_node": len(fleet.metrics(0)),
+            "series": series, "prometheus_rss": 1024 * int(re.search(r"VmRSS:\s+(\d+)", status)[1]),
+            "passes": len(all), "writes": fleet.nr_writes, "resizes": sum(of["resizes"] for of in all),
+            "longest_pass_s": max(of["seconds"] for of in all), "cpu_s_of_a_pass": all[0]["cpu_s"],
+            "writes_a_second": max(of["writes"] / of["seconds"] for of in all),
+            "wrong_workloads": len(wrong), "pods_reached_by_wrong_sizes": len(reached),
+            "requested_before": before, "requested_after": sum(pod["request"] for pod in fleet.pods.values()),
+        }
+        with open(options.out, "a") as out:
+            print(json.dumps(result), file=out)
+        print(json.dumps(result, indent=1))
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
