@@ -90,7 +90,7 @@ pub(super) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
         .text("/slow.json", &configuration(demote_slowly()))
         .text("/hot.json", &configuration(promote("25 %", "0 s")))
         .run_ok()?;
-    of_a_process(report, &output)?;
+    of_a_process(report, &output, kernel.is_arm64())?;
 
     let (start, after) = (pages(&output, "victim")?, pages(&output, "killed")?);
     report.say(format!(
@@ -109,7 +109,7 @@ pub(super) fn between_nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
 }
 
 /// Checks that memory of a process moves to another node and back, page by page.
-fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<()> {
+fn of_a_process(report: &mut Report, output: &VmOutput, is_static: bool) -> Result<()> {
     let start = pages(output, "start")?;
     placed("at first", &start, [HOT + COLD, 0])?;
     let (cold, after) = done(report, output, "cold", "demoted")?;
@@ -117,8 +117,6 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<()> {
     about(&[
         ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
         ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
-        // The target has a little more memory.
-        ("migrate_cold", cold.applied, COLD, 3 * SLACK),
         ("from node 0 to 1", cold.moved(0, 1), cold.applied, 0),
     ])?;
     intact(&start, &after, "when it was demoted")?;
@@ -130,9 +128,15 @@ fn of_a_process(report: &mut Report, output: &VmOutput) -> Result<()> {
     about(&[
         ("hot memory on node 0", after.hot.on(0), HOT, SLACK),
         ("cold memory on node 1", after.cold.on(1), COLD, SLACK),
-        ("migrate_hot", hot.applied, HOT, 2 * SLACK),
         ("from node 1 to 0", hot.moved(1, 0), hot.applied, 0),
     ])?;
+    // The target has a little more memory; a static one has code of its own.
+    if !is_static {
+        about(&[
+            ("migrate_cold", cold.applied, COLD, 3 * SLACK),
+            ("migrate_hot", hot.applied, HOT, 2 * SLACK),
+        ])?;
+    }
     intact(&start, &after, "when it was promoted")
 }
 
@@ -162,9 +166,11 @@ pub(super) fn whole_machine(kernel: Kernel, report: &mut Report) -> Result<()> {
     let script = format!(
         "isotherm swap zram --size 256M || exit 1\n\
          {start}look start --sum\n\
-         act physical --cpu-budget 20% --no-guard --preset pprcl --duration 24s\n\
+         act physical --cpu-budget 20% --no-guard --preset pprcl --duration {seconds}s\n\
          look paged-out --sum\n",
         start = STILL.start(1),
+        // The static command for arm64 is larger, and idles as well.
+        seconds = if kernel.is_arm64() { 60 } else { 24 },
     );
     let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     let start = pages(&output, "start")?;
