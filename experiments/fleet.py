@@ -145,7 +145,11 @@ def server(fleet):
         def log_message(self, *_):
             pass
 
-    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(http.server.ThreadingHTTPServer):
+        def handle_error(self, *_):
+            """Prometheus closes connections when it ends."""
+
+    made = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=made.serve_forever, daemon=True).start()
     return made.server_port
 

@@ -1,5 +1,5 @@
-"""Programs that nobody here wrote, or wrote for a test, each run in a control group of its own; and the frame of scripts
-that measure them (size.py, park.py, tune.py)."""
+"""Programs of Debian, and small services, each run in a control group of its own; and the frame of the scripts that
+measure them (size.py, park.py, tune.py)."""
 import argparse
 import contextlib
 import json

@@ -59,17 +59,17 @@ pub enum ParkDone {
     Failed(String),
 }
 
-/// Parks the groups with processes at `below` and in the groups below it by `rule`, until `stop` is set. Passes what was
-/// done to `tell`. Parked groups stay parked at the end; their memory comes back as they touch it.
+/// Parks the groups with processes at `below` and in the groups below it by `rule`, until `stop` is set. Passes each
+/// deed to `report`. Parked groups stay parked at the end; their memory comes back as they touch it.
 ///
 /// # Errors
-/// Fails if `tell` does. A group that cannot be parked is told of, and is no error.
+/// Fails if `report` does. A group that cannot be parked is reported, and is no error.
 pub fn park_idle(
     below: &Path,
     rule: IdleRule,
     watch: Duration,
     stop: &Arc<AtomicBool>,
-    mut tell: impl FnMut(ParkEvent) -> anyhow::Result<()>,
+    mut report: impl FnMut(ParkEvent) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut keeper = Keeper::new(rule, watch, Arc::clone(stop));
     let started = Instant::now();
@@ -77,7 +77,7 @@ pub fn park_idle(
         let look = Instant::now();
         let now = Nanos(started.elapsed().as_nanos() as u64);
         for event in keeper.look(below, now) {
-            tell(event)?;
+            report(event)?;
         }
         let next = Instant::now() + LOOK_EVERY.max(look.elapsed() * LOOK_SHARE);
         while Instant::now() < next && !stop.load(Ordering::Relaxed) {

@@ -37,7 +37,7 @@ pub enum FaultError {
     #[error("cannot load the program that takes stacks of page faults: {0}")]
     Load(String),
     #[error(
-        "stacks of page faults tell nothing here: this processor leaves accessed bits to the kernel, so that each access \
+        "stacks of page faults would mislead here: this processor leaves accessed bits to the kernel, so that each access \
          to a watched page is a fault"
     )]
     AccessFaults,

@@ -78,7 +78,7 @@ const LEARNED_FOR: Duration = Duration::from_secs(5);
 
 impl ParkArgs {
     /// Prints what was done to a group: a line of text or of JSON.
-    fn tell(&self, event: &ParkEvent) -> anyhow::Result<()> {
+    fn print(&self, event: &ParkEvent) -> anyhow::Result<()> {
         if self.result.is_json() {
             println!("{}", crate::out::json_line(event)?);
             return Ok(());
@@ -99,7 +99,7 @@ pub(crate) fn park(args: &ParkArgs) -> anyhow::Result<ExitCode> {
     if let Some(idle) = args.idle {
         let cpu_share = args.idle_cpu;
         let rule = IdleRule { idle, cpu_share };
-        isotherm_park::park_idle(&group, rule, LEARNED_FOR, &stop, |event| args.tell(&event))?;
+        isotherm_park::park_idle(&group, rule, LEARNED_FOR, &stop, |event| args.print(&event))?;
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::new(Some(0), Unit::Bytes);
