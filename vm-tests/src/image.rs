@@ -16,8 +16,6 @@ use crate::error::{Result, VmError};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
-/// EM_X86_64, the low byte of `e_machine` in an ELF header.
-const X86_64: u8 = 62;
 
 /// Files of the guest's root, by path without the leading `/`.
 #[derive(Default)]
@@ -36,7 +34,7 @@ impl Image {
             });
         }
         let mut image = Self::default();
-        image.program(busybox, "bin/busybox")?;
+        image.file(busybox, "bin/busybox")?;
         image.content("init", include_bytes!("init.sh").to_vec());
         for dir in ["proc", "sys", "dev", "tmp", "run", "out", "etc"] {
             image.files.insert(format!("{dir}/"), Vec::new());
@@ -80,11 +78,6 @@ impl Image {
             if !self.files.contains_key(name.trim_start_matches('/')) {
                 self.file(&library, &name)?;
             }
-        }
-        // binutils knows this machine's programs only; others are built without debug information.
-        let is_ours = fs::read(host).is_ok_and(|bytes| bytes.get(18) == Some(&X86_64));
-        if !is_ours {
-            return self.file(host, path);
         }
         self.content(path, stripped(host)?);
         Ok(())

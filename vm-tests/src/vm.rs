@@ -112,13 +112,21 @@ impl Vm {
     /// Brings the product along, as `/bin/isotherm`.
     pub fn product(self) -> Result<Self> {
         let path = product::isotherm(self.kernel)?;
-        Ok(self.program(path, "isotherm"))
+        Ok(self.built(path, "bin/isotherm"))
     }
 
     /// Brings along what does in the guest what busybox cannot, as `/bin/vm-guest`.
     pub fn guest_tool(self) -> Result<Self> {
         let path = product::guest_tool(self.kernel)?;
-        Ok(self.program(path, "vm-guest"))
+        Ok(self.built(path, "bin/vm-guest"))
+    }
+
+    /// A program for arm64 is static and has no debug information: it goes along as it is.
+    fn built(self, path: PathBuf, guest: &str) -> Self {
+        if self.kernel.is_arm64() {
+            return self.file(path, guest);
+        }
+        self.program_at(path, guest)
     }
 
     /// Brings a program along as `/bin/NAME`, with the shared libraries that it needs.

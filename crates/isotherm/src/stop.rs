@@ -1,7 +1,8 @@
 //! An orderly end on a signal.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -18,4 +19,12 @@ pub(crate) fn by(signals: &[i32]) -> anyhow::Result<Arc<AtomicBool>> {
             .context("cannot watch for signals")?;
     }
     Ok(stop)
+}
+
+/// Sleeps until `end`, or until soon after `stop` is set.
+pub(crate) fn sleep_until(end: Instant, stop: &AtomicBool) {
+    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+        let left = end.saturating_duration_since(Instant::now());
+        std::thread::sleep(left.min(Duration::from_millis(200)));
+    }
 }

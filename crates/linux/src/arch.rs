@@ -16,6 +16,10 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 
+/// The direct map starts at a multiple of this (x86-64: arch/x86/mm/kaslr.c aligns it to PUD_SIZE; arm64:
+/// ARM64_MEMSTART_ALIGN in asm/kernel-pgtable.h).
+pub(crate) const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
+
 /// Returns the size of a page of this kernel.
 pub(crate) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64

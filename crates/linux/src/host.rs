@@ -1,5 +1,6 @@
 //! Detects the abilities of this machine and kernel by trying: the facts behind `isotherm doctor`.
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -212,9 +213,9 @@ fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<Strin
 fn architecture() -> Check {
     let (name, bytes) = ("architecture", arch::page_bytes());
     if bytes == PAGE_SIZE {
-        return ok(name, arch::NAME);
+        return ok(name, ARCH);
     }
-    let found = format!("{}, pages of {}", arch::NAME, format_bytes(bytes));
+    let found = format!("{}, pages of {}", ARCH, format_bytes(bytes));
     missing(name, found, "a kernel with pages of 4 KiB")
 }
 

@@ -59,39 +59,11 @@ pub enum ParkDone {
     Failed(String),
 }
 
-/// Parks the groups with processes at `below` and in the groups below it by `rule`, until `stop` is set. Passes each
-/// deed to `report`. Parked groups stay parked at the end; their memory comes back as they touch it.
-///
-/// # Errors
-/// Fails if `report` does. A group that cannot be parked is reported, and is no error.
-pub fn park_idle(
-    below: &Path,
-    rule: IdleRule,
-    watch: Duration,
-    stop: &Arc<AtomicBool>,
-    mut report: impl FnMut(ParkEvent) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let mut keeper = Keeper::new(rule, watch, Arc::clone(stop));
-    let started = Instant::now();
-    while !stop.load(Ordering::Relaxed) {
-        let look = Instant::now();
-        let now = Nanos(started.elapsed().as_nanos() as u64);
-        for event in keeper.look(below, now) {
-            report(event)?;
-        }
-        let next = Instant::now() + LOOK_EVERY.max(look.elapsed() * LOOK_SHARE);
-        while Instant::now() < next && !stop.load(Ordering::Relaxed) {
-            thread::sleep(
-                next.saturating_duration_since(Instant::now())
-                    .min(LOOK_EVERY),
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The groups, and what is done to them meanwhile.
-struct Keeper {
+/// Parks the groups with processes at a group and below it while they idle, and wakes them when they run. Parked groups
+/// stay parked at its end; their memory comes back as they touch it.
+pub struct IdleParker {
+    below: PathBuf,
+    started: Instant,
     rule: IdleRule,
     watch: Duration,
     stop: Arc<AtomicBool>,
@@ -99,9 +71,12 @@ struct Keeper {
     ended: (Sender<ParkEvent>, Receiver<ParkEvent>),
 }
 
-impl Keeper {
-    fn new(rule: IdleRule, watch: Duration, stop: Arc<AtomicBool>) -> Self {
+impl IdleParker {
+    /// Parks by `rule`. After a wake, returning pages are noted for `watch`. What is under way ends when `stop` is set.
+    pub fn new(below: PathBuf, rule: IdleRule, watch: Duration, stop: Arc<AtomicBool>) -> Self {
         Self {
+            below,
+            started: Instant::now(),
             rule,
             watch,
             stop,
@@ -110,11 +85,13 @@ impl Keeper {
         }
     }
 
-    /// Looks at all groups, starts what is to be done, and returns what has ended.
-    fn look(&mut self, below: &Path, now: Nanos) -> Vec<ParkEvent> {
+    /// Looks at all groups, and starts what is to be done. Returns what has ended, and the time until the next look.
+    pub fn look(&mut self) -> (Vec<ParkEvent>, Duration) {
+        let began = self.started.elapsed();
+        let now = Nanos(began.as_nanos() as u64);
         let mut known = std::mem::take(&mut self.groups);
         let mut last: Option<PathBuf> = None;
-        for group in cgroup::occupied(below) {
+        for group in cgroup::occupied(&self.below) {
             // What is done to a group is done to those below it.
             if last.as_ref().is_some_and(|above| group.starts_with(above)) {
                 continue;
@@ -141,7 +118,8 @@ impl Keeper {
                 of.ended(&event.done, now, cpu_of(&event.group));
             }
         }
-        ended
+        let took = self.started.elapsed().saturating_sub(began);
+        (ended, LOOK_EVERY.max(took * LOOK_SHARE))
     }
 
     /// Parks or wakes a group on a thread of its own: others do not wait for it.

@@ -8,7 +8,7 @@
 //! wake is nearly that of the next one (Ustiugov et al., *Benchmarking, Analysis, and Optimization of Serverless
 //! Function Snapshots*, ASPLOS 2021).
 //!
-//! [`park_idle`] does both by itself: a group that has used no CPU for some time is parked, and woken when it runs.
+//! [`IdleParker`] does both by itself: a group that has used no CPU for some time is parked, and woken when it runs.
 //!
 //! **Limits.** Memory that other processes map too, and locked memory, stays. An order holds for a process: it ends with
 //! it.
@@ -21,6 +21,6 @@ mod order;
 mod park;
 mod wake;
 
-pub use auto::{IdleRule, ParkDone, ParkEvent, park_idle};
+pub use auto::{IdleParker, IdleRule, ParkDone, ParkEvent};
 pub use park::{ParkReport, ParkedProcess, park};
 pub use wake::{WakeReport, WakeSpec, wake};

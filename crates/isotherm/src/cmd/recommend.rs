@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -117,16 +117,9 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<ExitCode> {
             // The API server, or Prometheus, may be away for a while.
             Err(error) => warn!("{error:#}"),
         }
-        sleep_until(began + Duration::from_nanos(every.0), &stop);
+        crate::stop::sleep_until(began + Duration::from_nanos(every.0), &stop);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn sleep_until(end: Instant, stop: &AtomicBool) {
-    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
-        let left = end.saturating_duration_since(Instant::now());
-        std::thread::sleep(left.min(Duration::from_millis(200)));
-    }
 }
 
 fn has_failed(report: &FleetReport) -> bool {

@@ -11,12 +11,8 @@ use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAa
 
 use super::{TableFormat, entry};
 
-/// Name of the architecture, as `uname -m` prints it.
-pub(crate) const NAME: &str = "aarch64";
 /// Older ones keep swap types elsewhere.
 pub(crate) const OLDEST_KERNEL: (u32, u32) = (5, 19);
-/// The linear map starts at a multiple of this (ARM64_MEMSTART_ALIGN in asm/kernel-pgtable.h).
-pub(crate) const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
 
 pub(crate) type UnwindCache = CacheAarch64;
 pub(crate) type UnwindTables<D> = UnwinderAarch64<D>;

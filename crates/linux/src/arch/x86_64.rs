@@ -6,12 +6,8 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 
 use super::{TableFormat, entry};
 
-/// Name of the architecture, as `uname -m` prints it.
-pub(crate) const NAME: &str = "x86_64";
 /// It has `bpf_loop`.
 pub(crate) const OLDEST_KERNEL: (u32, u32) = (5, 17);
-/// The direct map starts at a multiple of this (arch/x86/mm/kaslr.c aligns it to PUD_SIZE).
-pub(crate) const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
 
 pub(crate) type UnwindCache = CacheX86_64;
 pub(crate) type UnwindTables<D> = UnwinderX86_64<D>;

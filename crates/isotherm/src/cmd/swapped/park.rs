@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_bytes, parse_share, parse_time};
 use isotherm_linux::cgroup;
-use isotherm_park::{IdleRule, ParkDone, ParkEvent, ParkReport, WakeReport, WakeSpec};
+use isotherm_park::{IdleParker, IdleRule, ParkDone, ParkEvent, ParkReport, WakeReport, WakeSpec};
 
 use crate::progress::{Progress, Unit};
 
@@ -99,7 +100,12 @@ pub(crate) fn park(args: &ParkArgs) -> anyhow::Result<ExitCode> {
     if let Some(idle) = args.idle {
         let cpu_share = args.idle_cpu;
         let rule = IdleRule { idle, cpu_share };
-        isotherm_park::park_idle(&group, rule, LEARNED_FOR, &stop, |event| args.print(&event))?;
+        let mut parker = IdleParker::new(group, rule, LEARNED_FOR, Arc::clone(&stop));
+        while !stop.load(Ordering::Relaxed) {
+            let (events, rest) = parker.look();
+            events.iter().try_for_each(|event| args.print(event))?;
+            crate::stop::sleep_until(Instant::now() + rest, &stop);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::new(Some(0), Unit::Bytes);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -19,7 +20,10 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn create(hierarchy: &Path, name: &str) -> Option<Self> {
-        let directory = hierarchy.join(format!("isotherm-{name}-{}", std::process::id()));
+        // Tests of one process run at once, and may choose the same name.
+        static NR: AtomicUsize = AtomicUsize::new(0);
+        let (pid, nr) = (std::process::id(), NR.fetch_add(1, Ordering::Relaxed));
+        let directory = hierarchy.join(format!("isotherm-{name}-{pid}-{nr}"));
         fs::create_dir(&directory).ok()?;
         Some(Self { directory })
     }
