@@ -46,6 +46,31 @@ func main() {
 }
 """
 
+SQLITE = """
+import random, sqlite3
+rows = 600_000
+rng = random.Random(1)
+table = sqlite3.connect(":memory:")
+table.execute("create table items (id integer primary key, name text, body blob)")
+table.executemany("insert into items values (?, ?, ?)", ((i, f"item {i}", rng.randbytes(700)) for i in range(rows)))
+print("ready", flush=True)
+while True:
+    at = int(rows ** rng.random()) * 7919 % rows
+    table.execute("select name, length(body) from items where id = ?", (at,)).fetchone()
+"""
+
+TURNS = """
+import random, time
+rng = random.Random(1)
+tables = [{i: rng.randbytes(300) for i in range(150_000)} for _ in range(10)]
+print("ready", flush=True)
+while True:
+    # One of ten tables for ten seconds, as batch jobs that take turns.
+    table = tables[int(time.monotonic() / 10) % 10]
+    for _ in range(20_000):
+        len(table[rng.randrange(150_000)])
+"""
+
 # serve: in the group, until it is killed. load: once, outside. drive: outside, during all of the watch and the trials.
 YCSB = 'sh "$EXPERIMENT/ycsb/run"'
 PROGRAMS = {
@@ -90,6 +115,17 @@ PROGRAMS = {
         "serve": "while :; do head -c 400M /dev/urandom | xz -9 -T1 > /dev/null; done",
         "settle": 20,
     },
+    "sort": {
+        "setup": 'head -c 300M /dev/urandom | base64 > "$DIR/lines"',
+        "serve": 'while :; do sort -S 2G --parallel=1 "$DIR/lines" > "$DIR/sorted"; done',
+        "settle": 20,
+    },
+    "gcc": {
+        "setup": 'printf "#include <bits/stdc++.h>\\n#include <regex>\\nint main() { return std::regex_match(std::string(), std::regex()); }\\n" > "$DIR/main.cc"',
+        "serve": 'while :; do g++ -O2 -c -o "$DIR/main.o" "$DIR/main.cc"; done',
+    },
+    "sqlite/zipf": {"serve": 'exec python3 -c "$SQLITE"', "settle": 30},
+    "python/turns": {"serve": 'exec python3 -c "$TURNS"', "settle": 30},
     "node": {"serve": 'exec node -e "$NODE"', "settle": 15},
     "go": {
         "setup": 'printf %s "$GO" > "$DIR/main.go"; cd "$DIR"; GOCACHE="$DIR/cache" go build -o service main.go',
@@ -152,7 +188,8 @@ def running(program, **environment):
     directory = Path(tempfile.mkdtemp(prefix="isotherm-programs-"))
     group = group_root() / f"isotherm-programs-{os.getpid()}"
     group.mkdir()
-    environment = {**os.environ, "DIR": str(directory), "EXPERIMENT": str(HERE), "NODE": NODE, "GO": GO, **environment}
+    sources = {"NODE": NODE, "GO": GO, "SQLITE": SQLITE, "TURNS": TURNS}
+    environment = {**os.environ, **sources, "DIR": str(directory), "EXPERIMENT": str(HERE), **environment}
     started = []
 
     def start(command):

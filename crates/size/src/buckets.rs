@@ -12,6 +12,11 @@ pub(crate) fn class_of(pages: u64) -> usize {
     ((shift + 1) * PER_DOUBLING + (pages >> shift) - PER_DOUBLING) as usize
 }
 
+/// Returns the smallest number of pages in a class.
+pub(crate) fn first_of(class: usize) -> u64 {
+    class.checked_sub(1).map_or(0, |before| last_of(before) + 1)
+}
+
 /// Returns the largest number of pages in a class.
 pub(crate) fn last_of(class: usize) -> u64 {
     let class = class as u64;

@@ -14,6 +14,13 @@
 //! A scan shows one access in an interval where there may be millions. If a limit does not hold the pages that were
 //! used in two intervals after each other, all of that time counts as lost.
 //!
+//! A likely distance lies anywhere between the two bounds. If most pages that were seen together return together, a sweep
+//! goes through them in the same order: it is the greatest. If a page was last accessed before the record, its distance
+//! is only known to be greater than the memory used since (it is censored). It is then like the greater ones that were
+//! seen. If there are none, it lies beyond them.
+//!
+//! A process that ends before its third scan does not show which memory it uses again: all of it has to fit.
+//!
 //! Limits: a page counts as accessed when a scan first sees it. A page that was swapped out during the record and comes
 //! back is such a page. A page of unknown state is never read back, and takes its place in memory.
 
@@ -23,64 +30,11 @@ use isotherm_engine::monitor::bits::{NONE, and, and_not, count, each, has, or};
 use isotherm_engine::{Nanos, PAGES_PER_BLOCK, TargetId};
 use isotherm_record::pages::{PageBits, PageBlock, PageSnapshot};
 
-use crate::buckets::{class_of, last_of};
+use crate::counts::Counts;
+use crate::misses::{Misses, Spreads};
 
-/// Pages that are read back from swap, and from files; and seconds in which the memory in use does not fit.
-pub(crate) type Lost = [f64; 3];
-
-/// Accesses by stack distance.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Misses {
-    /// Accesses of each class of distances.
-    classes: Vec<Lost>,
-}
-
-impl Misses {
-    fn add(&mut self, distance: u64, accesses: Lost) {
-        let class = class_of(distance);
-        if self.classes.len() <= class {
-            self.classes.resize(class + 1, [0.0; 3]);
-        }
-        for (sum, accesses) in self.classes[class].iter_mut().zip(accesses) {
-            *sum += accesses;
-        }
-    }
-
-    /// Adds accesses whose distances are spread evenly over `least..=greatest`.
-    fn spread(&mut self, least: u64, greatest: u64, accesses: Lost) {
-        let width = (greatest - least + 1) as f64;
-        let mut from = least;
-        while from <= greatest {
-            let to = last_of(class_of(from)).min(greatest);
-            let share = (to - from + 1) as f64 / width;
-            self.add(from, accesses.map(|accesses| accesses * share));
-            from = to + 1;
-        }
-    }
-
-    /// Returns the accesses that read a page back if `pages` fit into memory.
-    pub(crate) fn beyond(&self, pages: u64) -> Lost {
-        let beyond = self.classes.iter().skip(class_of(pages) + 1);
-        beyond.fold([0.0; 3], |[a, b, c], [d, e, f]| [a + d, b + e, c + f])
-    }
-
-    /// Returns the least number of pages in memory at which reading back, at these costs, takes no more than `most`.
-    pub(crate) fn least_for(&self, most: f64, costs: Lost) -> u64 {
-        let mut lost = 0.0;
-        for (class, accesses) in self.classes.iter().enumerate().rev() {
-            lost += cost_of(*accesses, costs);
-            if lost > most {
-                return last_of(class);
-            }
-        }
-        0
-    }
-}
-
-/// Returns what is lost, at the costs of a page from swap, a page from a file, and a second.
-pub(crate) fn cost_of(lost: Lost, costs: Lost) -> f64 {
-    lost.iter().zip(costs).map(|(lost, cost)| lost * cost).sum()
-}
+/// Number of scans after which a target's reuse is known.
+const YOUNG: usize = 3;
 
 /// Pages in the order of their last accesses, as far as scans tell it.
 #[derive(Clone, Debug, Default)]
@@ -93,46 +47,10 @@ pub(crate) struct Order {
     pub(crate) least: Misses,
     /// Accesses by the greatest distance that they can have.
     pub(crate) greatest: Misses,
-}
-
-/// Numbers whose sums over ranges are quick: a Fenwick tree.
-#[derive(Clone, Debug, Default)]
-struct Counts {
-    /// Sums of as many numbers up to each place, counted from 1, as the lowest set bit of the place says.
-    sums: Vec<u64>,
-}
-
-impl Counts {
-    fn len(&self) -> usize {
-        self.sums.len()
-    }
-
-    fn push(&mut self, number: u64) {
-        let place = self.len() + 1;
-        let first = place - (place & place.wrapping_neg());
-        self.sums.push(number + self.sum(first..place - 1));
-    }
-
-    fn remove(&mut self, at: usize, number: u64) {
-        let mut place = at + 1;
-        while place <= self.len() {
-            self.sums[place - 1] -= number;
-            place += place & place.wrapping_neg();
-        }
-    }
-
-    fn sum(&self, range: std::ops::Range<usize>) -> u64 {
-        self.sum_to(range.end) - self.sum_to(range.start.min(range.end))
-    }
-
-    fn sum_to(&self, mut place: usize) -> u64 {
-        let mut sum = 0;
-        while place > 0 {
-            sum += self.sums[place - 1];
-            place &= place - 1;
-        }
-        sum
-    }
+    /// Accesses by likely distances.
+    between: Spreads,
+    /// Accesses of pages that were last accessed before the first scan, by the pages that were accessed since.
+    censored: Misses,
 }
 
 /// Changes of one scan.
@@ -156,8 +74,8 @@ impl Order {
     }
 
     /// Takes in a scan. `before` is the scan before of the same target, and the seconds between the two; `None` for the
-    /// first scan.
-    fn apply(&mut self, changes: &Changes, before: Option<(u32, f64)>) {
+    /// first scan. The `nr_first` first scans found the pages of the beginning, which have no order.
+    fn apply(&mut self, changes: &Changes, before: Option<(u32, f64)>, nr_first: usize) {
         self.forget(&changes.gone);
         let again = || {
             changes
@@ -170,16 +88,19 @@ impl Order {
         let mut last = self.last_seen.len();
         for (&scan, by_backing) in changes.again.iter().rev() {
             let scan = scan as usize;
-            newer += self.last_seen.sum(scan + 1..last);
-            let here = self.last_seen.sum(scan..scan + 1);
+            let is_of_beginning = scan < nr_first;
+            let newer_from = if is_of_beginning { nr_first } else { scan + 1 };
+            newer += self.last_seen.sum(newer_from.min(last)..last);
+            let own = self.last_seen.sum(scan..scan + 1);
+            let here = if is_of_beginning {
+                self.last_seen.sum(0..nr_first)
+            } else {
+                own
+            };
             let pages: u64 = by_backing.iter().sum();
             older -= pages;
-            let mut greatest = newer + here + older + changes.new;
+            let greatest = newer + here + older + changes.new;
             let follows = before.filter(|(before, _)| *before as usize == scan);
-            if self.is_first[scan] {
-                // They were accessed at some time before the first scan: about as long ago as they are idle since.
-                greatest = greatest.min(2 * (newer + pages) + changes.new);
-            }
             // What is used in one interval after the other may be used a million times in each: it has to fit.
             if let Some((_, seconds)) = follows {
                 self.greatest.add(newer + pages, [0.0, 0.0, seconds]);
@@ -188,16 +109,49 @@ impl Order {
             if follows.is_none() || !self.is_first[scan] {
                 let [swap, file] = by_backing.map(|pages| pages as f64);
                 self.greatest.add(greatest, [swap, file, 0.0]);
+                let together = pages as f64 / own.max(1) as f64;
+                if self.is_first[scan] {
+                    let places = newer + 1..=newer + here.max(1);
+                    self.add_first(places, pages, together, [swap, file]);
+                } else {
+                    let least = newer + 1;
+                    let above = together * greatest.saturating_sub(least) as f64;
+                    let likely = least + above as u64;
+                    self.between
+                        .add(likely, greatest.max(likely), [swap, file, 0.0]);
+                }
                 self.least
                     .spread(newer + 1, newer + pages, [swap, file, 0.0]);
             }
-            newer += here;
+            newer += own;
             last = scan;
         }
         let renewed = changes.renewed.iter().map(|(scan, pages)| (*scan, *pages));
         let now = self.remove(again()) + self.remove(renewed) + changes.new;
         self.last_seen.push(now);
         self.is_first.push(before.is_none());
+    }
+
+    /// Adds accesses to `pages` that were last accessed before the first scan, at some of the `places` of such pages. If
+    /// most of them return `together`, their places are spread evenly. Else those return first whose places are first.
+    fn add_first(
+        &mut self,
+        places: std::ops::RangeInclusive<u64>,
+        pages: u64,
+        together: f64,
+        by_backing: [f64; 2],
+    ) {
+        let part = |share: f64| [by_backing[0] * share, by_backing[1] * share, 0.0];
+        let least = *places.start();
+        self.between.add(least, *places.end(), part(together));
+        self.censored.add(least + pages / 2, part(1.0 - together));
+    }
+
+    /// Returns the accesses by their likely distances, which are `most` pages at most.
+    pub(crate) fn likely(&self, most: u64) -> Misses {
+        let seen = self.between.misses().with_seconds_of(&self.greatest);
+        let likely = seen.with_censored(&self.censored, most);
+        likely.at_most(&self.greatest)
     }
 
     fn forget(&mut self, gone: &BTreeMap<u32, u64>) {
@@ -213,6 +167,10 @@ pub(crate) struct Distances {
     last_scan: HashMap<TargetId, u32>,
     /// End of each scan of any target, in the order of the record.
     ends: Vec<Nanos>,
+    /// Pages in use at each scan of a target that has had few scans, of all memory and of files, and its seconds.
+    young: HashMap<TargetId, Vec<([u64; 2], f64)>>,
+    /// Number of scans in the first round.
+    nr_first: usize,
     /// All memory.
     pub(crate) all: Order,
     /// Memory of files alone: without swap, only that is read back.
@@ -287,14 +245,48 @@ impl Distances {
             is_there
         });
         let [all, files] = &changes;
-        self.all.apply(all, before);
-        self.files.apply(files, before);
+        if is_first && scan.start < self.ends[0] {
+            self.nr_first = number as usize + 1;
+        }
+        self.all.apply(all, before, self.nr_first);
+        self.files.apply(files, before, self.nr_first);
+        self.grow(scan, [resident.pages, resident.file_pages]);
         resident
+    }
+
+    /// Notes the pages in use while a target is young: all its own, and those that targets used that were scanned before
+    /// it in the same interval.
+    fn grow(&mut self, scan: &PageSnapshot, own: [u64; 2]) {
+        let number = self.ends.len() - 1;
+        let scans = self.young.entry(scan.target).or_default();
+        if scans.len() < YOUNG {
+            let from = self.ends.partition_point(|end| *end <= scan.start);
+            let others = from.max(self.nr_first).min(number)..number;
+            let [all, files] = [&self.all, &self.files].map(|of| of.last_seen.sum(others.clone()));
+            let seconds = scan.end.since(scan.start).as_secs_f64();
+            scans.push(([own[0] + all, own[1] + files], seconds));
+        }
+    }
+
+    /// Counts the time of targets that are young at the record's end.
+    pub(crate) fn settle(&mut self) {
+        for (_, scans) in std::mem::take(&mut self.young) {
+            self.count_young(&scans);
+        }
+    }
+
+    fn count_young(&mut self, scans: &[([u64; 2], f64)]) {
+        for ([pages, file_pages], seconds) in scans.iter().filter(|_| scans.len() < YOUNG) {
+            self.all.greatest.add(*pages, [0.0, 0.0, *seconds]);
+            self.files.greatest.add(*file_pages, [0.0, 0.0, *seconds]);
+        }
     }
 
     /// Forgets a target that has ended.
     pub(crate) fn end(&mut self, target: TargetId) {
         self.last_scan.remove(&target);
+        let scans = self.young.remove(&target).unwrap_or_default();
+        self.count_young(&scans);
         let mut changes = [Changes::default(), Changes::default()];
         for mut block in self
             .targets
@@ -466,6 +458,81 @@ mod tests {
                 prop_assert!(greatest.beyond(limit as u64)[0] + 1e-9 >= missed);
             }
         }
+    }
+
+    #[test]
+    fn likely_misses_are_near_those_of_an_lru_that_ran_before() {
+        // Zipf's law over 400 pages: 300 accesses in each of 300 intervals, of which the last 60 are scanned.
+        let mut state = 1_u64;
+        let mut page = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
+            400_f64.powf((state >> 11) as f64 / (1_u64 << 53) as f64) as usize
+        };
+        let accesses: Vec<Vec<usize>> = (0..300)
+            .map(|_| (0..300).map(|_| page()).collect())
+            .collect();
+        let scans: Vec<Vec<usize>> = { accesses[240..].iter() }
+            .map(|of| {
+                let pages: std::collections::BTreeSet<usize> = of.iter().copied().collect();
+                pages.into_iter().collect()
+            })
+            .collect();
+        let found = of(&scans, 400).all;
+        for limit in [200, 250, 300, 350] {
+            let mut order: Vec<usize> = (0..400).collect();
+            let mut missed = 0.0;
+            for (interval, of) in accesses.iter().enumerate() {
+                for page in of {
+                    let at = order.iter().rposition(|of| of == page).expect("there");
+                    missed += f64::from(u8::from(interval >= 240 && order.len() - at > limit));
+                    order.remove(at);
+                    order.push(*page);
+                }
+            }
+            let likely = found.likely(400).beyond(limit as u64)[0];
+            let greatest = found.greatest.beyond(limit as u64)[0];
+            assert!(
+                (0.9..1.1).contains(&(likely / missed)),
+                "{limit}: {missed} missed, likely {likely}, at most {greatest}"
+            );
+            assert!(found.least.beyond(limit as u64)[0] <= likely && likely <= greatest);
+        }
+    }
+
+    #[test]
+    fn idle_pages_of_another_target_take_no_place() {
+        let other = |number: u64| PageSnapshot {
+            target: TargetId(1),
+            ..scan(number, &(0..500).collect::<Vec<_>>(), &[])
+        };
+        let own: Vec<usize> = (0..20).collect();
+        let mut distances = Distances::default();
+        for number in 0..60 {
+            distances.scan(&scan(number, &own, &own), |_| BlockFacts::default());
+            distances.scan(&other(number), |_| BlockFacts::default());
+        }
+        let costs = [1.0, 1.0, 1000.0];
+        assert_eq!(distances.all.greatest.least_for(1.0, costs), 20);
+        assert_eq!(distances.all.likely(520).least_for(1.0, costs), 20);
+    }
+
+    #[test]
+    fn all_memory_of_a_short_life_has_to_fit() {
+        let pages: Vec<usize> = (0..300).collect();
+        let mut distances = Distances::default();
+        for number in 0..20 {
+            let short = PageSnapshot {
+                target: TargetId(10 + number as u32),
+                ..scan(number, &pages, &[])
+            };
+            distances.scan(&scan(number, &[0, 1], &[0]), |_| BlockFacts::default());
+            distances.scan(&short, |_| BlockFacts::default());
+            distances.end(short.target);
+        }
+        distances.settle();
+        let lost = distances.all.likely(302).beyond(250);
+        assert!((lost[2] - 20.0).abs() < 1e-9, "{lost:?}");
+        assert_eq!(distances.all.greatest.beyond(310)[2] as u64, 0);
     }
 
     #[test]

@@ -161,6 +161,11 @@ impl LimitedGroup for TriedGroup {
         }
     }
 
+    fn free(&mut self) -> anyhow::Result<()> {
+        let (path, value) = &self.before[0];
+        write(path, value)
+    }
+
     fn look(&mut self) -> anyhow::Result<GroupState> {
         let (waited, faults, is_alive) = self.new_waits();
         let file_refaults = GroupMemory::file_refaults(&self.directory).unwrap_or(0);

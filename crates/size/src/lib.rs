@@ -11,10 +11,12 @@
 #![forbid(unsafe_code)]
 
 mod buckets;
+mod counts;
 mod distances;
 #[cfg(feature = "live")]
 pub mod group;
 pub mod growth;
+mod misses;
 #[cfg(feature = "live")]
 pub mod programs;
 mod render;

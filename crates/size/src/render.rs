@@ -15,6 +15,8 @@ use crate::report::{SizeAdvice, SizeEstimate, SizeReport, TrialsEnd, Verified};
 
 /// Growth below this share of the memory in an hour is not worth a line.
 const GROWS: f64 = 0.01;
+/// Least memory unseen by scans that is mentioned.
+const UNSEEN_MIN: u64 = 1 << 20;
 
 /// Longer watches are not proposed.
 const LONGEST: Nanos = Nanos(30 * 86_400_000_000_000);
@@ -181,12 +183,21 @@ impl SizeReport {
                     || "its use is unknown, and the range says so".to_owned(),
                     |needed| {
                         let [low, bytes] = [needed.low_bytes, needed.bytes].map(|n| style.bytes(n));
-                        format!("{low} of it were read again, and {bytes} count as needed, with what is unknown")
+                        format!(
+                            "{low} of it were read again, and {bytes} count as needed, with some that is unknown or not written yet"
+                        )
                     },
                 );
                 let bytes = style.bytes(bytes);
                 remarks.push(format!("{bytes} of page cache is not mapped: {use_of}"));
             }
+        }
+        if let Some(unseen) = memory.unseen.filter(|unseen| unseen.bytes >= UNSEEN_MIN) {
+            let [bytes, most] = [unseen.bytes, unseen.high_bytes].map(|bytes| style.bytes(bytes));
+            remarks.push(format!(
+                "{bytes} of processes that end before they are scanned count as needed; at most {most}, with shared \
+                 memory that no process maps"
+            ));
         }
         remarks.extend(self.growth_text(style));
         remarks.extend(self.programs.iter().map(|of| {

@@ -36,6 +36,17 @@ impl SizeEstimate {
         }
     }
 
+    /// Returns the number moved between its bounds.
+    pub(crate) fn in_order(self) -> Self {
+        let low_bytes = self.low_bytes.min(self.high_bytes);
+        let bytes = self.bytes.clamp(low_bytes, self.high_bytes);
+        Self {
+            bytes,
+            low_bytes,
+            ..self
+        }
+    }
+
     #[must_use]
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
@@ -82,6 +93,9 @@ pub struct SizedMemory {
     pub kernel_peak_bytes: Option<u64>,
     /// Part of it that the kernel frees when memory is short, when it was largest; `null` where that is not known.
     pub kernel_reclaimable_bytes: Option<u64>,
+    /// Memory of the control group that no scan saw: of processes that end before, and at most shared memory that no
+    /// process maps, too; `null` where no group was watched.
+    pub unseen: Option<SizeEstimate>,
     /// Page cache that is charged to the control group and not mapped, at its peak.
     pub unmapped_peak_bytes: Option<u64>,
     /// The part of it that is needed; `null` where its ages are not known.

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use isotherm_engine::address::is_name_of_file;
 use isotherm_engine::calibration::{Calibration, Measured, SWAP_COST};
 use isotherm_engine::monitor::bits::{NONE, mask, or};
+use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, GroupCharge, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::pages::PageSnapshot;
 use isotherm_report::{Accumulate, MappingTable, RecordContext, RecordEnd, Scope};
 
-use crate::distances::{BlockFacts, Distances, Lost, Misses, Order, Resident, cost_of};
+use crate::distances::{BlockFacts, Distances, Order, Resident};
 use crate::growth::Growth;
+use crate::misses::{Lost, Misses, cost_of};
 use crate::report::{RefaultCosts, SizeAdvice, SizeEstimate, SizePoint, SizeReport, SizedMemory};
 
 /// Version of the JSON format.
@@ -70,11 +72,35 @@ pub struct Size {
     scanned: Nanos,
     page_seconds: [f64; 2],
     peaks: Peaks,
-    /// Unmapped page cache at the last scan of it: read in several scans, in one, and of unknown age.
-    cached: Option<[u64; 3]>,
+    /// Unmapped page cache at the last scan of it.
+    cached: Option<CachedBytes>,
+    /// Anonymous and shared memory that the group is charged for beyond what scans saw, at each sample: the least and the
+    /// most that it can be.
+    unseen: Vec<[u64; 2]>,
+    /// Whether all processes of a watched group are reported, with all of their memory.
+    is_whole: bool,
     names: BTreeSet<String>,
     /// CPU time of each target at the first and at the last sample.
     cpu: BTreeMap<u32, [Nanos; 2]>,
+}
+
+/// Returns the part of unmapped page cache that is needed: the pages that were used again, the same share of those of
+/// unknown age, and at least those that are not written yet.
+fn needed(cached: &CachedBytes) -> SizeEstimate {
+    let unknown = cached.ages.unknown;
+    let known = cached.total().saturating_sub(unknown);
+    let share = if known > 0 {
+        (cached.used_again as f64 / known as f64).min(1.0)
+    } else {
+        1.0
+    };
+    let likely = cached.used_again + (unknown as f64 * share) as u64;
+    let most = (cached.used_again + cached.used_once + unknown).min(cached.total());
+    SizeEstimate {
+        bytes: likely.min(most).max(cached.dirty),
+        low_bytes: cached.used_again.min(most),
+        high_bytes: most.max(cached.dirty),
+    }
 }
 
 /// Greatest values over time, in bytes.
@@ -91,12 +117,18 @@ struct Peaks {
     kernel: Option<u64>,
     kernel_reclaimable: Option<u64>,
     unmapped: Option<u64>,
+    charged_swap_backed: Option<u64>,
 }
 
 impl Size {
     /// Creates an accumulator for a record that begins with `header`.
     pub fn new(header: &Header, scope: Scope, options: SizeOptions) -> Self {
+        let has_ranges = header
+            .command
+            .iter()
+            .any(|word| word.starts_with("--range"));
         Self {
+            is_whole: scope.target.is_none() && !has_ranges,
             context: RecordContext::new(header, scope),
             options,
             mappings: MappingTable::default(),
@@ -111,6 +143,7 @@ impl Size {
             page_seconds: [0.0; 2],
             peaks: Peaks::default(),
             cached: None,
+            unseen: Vec::new(),
             names: BTreeSet::new(),
             cpu: BTreeMap::new(),
         }
@@ -176,15 +209,30 @@ impl Size {
             self.cpu.entry(*target).or_insert([*cpu; 2])[1] = *cpu;
         }
         if let Some(charge) = &usage.charged {
-            self.charge(charge);
+            self.charge(charge, usage.time);
         }
         if let Some(cached) = &usage.cached {
-            self.cached = Some([cached.used_again, cached.used_once, cached.ages.unknown]);
+            self.cached = Some(*cached);
         }
     }
 
-    fn charge(&mut self, charge: &GroupCharge) {
+    fn charge(&mut self, charge: &GroupCharge, time: Nanos) {
         let mapped = self.total();
+        if let Some(anonymous) = charge.anonymous {
+            let swap_backed = anonymous + charge.shared.unwrap_or(0);
+            self.peaks.charged_swap_backed = self.peaks.charged_swap_backed.max(Some(swap_backed));
+            // The first scans do not cover all memory yet.
+            let begins = self.from.map(|from| from + Nanos(3 * self.interval().0));
+            if self.is_whole && begins.is_some_and(|begins| time >= begins) {
+                // Some pages of private mappings of files are anonymous. Shared memory that no process maps any more may
+                // still be read and written as files.
+                let seen = mapped.pages - mapped.file_pages;
+                self.unseen.push([
+                    anonymous.saturating_sub(mapped.pages * PAGE_SIZE),
+                    swap_backed.saturating_sub(seen * PAGE_SIZE),
+                ]);
+            }
+        }
         let peaks = &mut self.peaks;
         peaks.charged = peaks.charged.max(charge.total);
         if charge.kernel > peaks.kernel {
@@ -251,11 +299,12 @@ impl Losses {
         let [low, middle, high] = self.costs;
         let bytes = |misses: &Misses, costs| misses.least_for(allowed_ns, costs) * PAGE_SIZE;
         SizeEstimate {
-            bytes: bytes(&order.greatest, middle),
+            bytes: bytes(&order.likely(most / PAGE_SIZE), middle),
             low_bytes: bytes(&order.least, low),
             high_bytes: (bytes(&order.greatest, high) as f64 * KERNEL_LRU) as u64,
         }
         .map(|bytes| bytes.min(most))
+        .in_order()
     }
 }
 
@@ -292,6 +341,7 @@ impl Accumulate for Size {
 
     fn finish(mut self) -> Option<SizeReport> {
         let from = self.from?;
+        self.distances.settle();
         let duration = self.to.since(from);
         let seconds = duration.as_secs_f64().max(1e-9);
         let costs = self.costs();
@@ -397,12 +447,9 @@ impl Size {
             kernel_peak_bytes: peaks.kernel,
             kernel_reclaimable_bytes: peaks.kernel_reclaimable,
             unmapped_peak_bytes: peaks.unmapped,
-            unmapped_needed: self.cached.map(|[again, once, unknown]| {
-                let needed = SizeEstimate {
-                    bytes: again + unknown,
-                    low_bytes: again,
-                    high_bytes: again + once + unknown,
-                };
+            unseen: (!self.unseen.is_empty()).then(|| self.unseen()),
+            unmapped_needed: self.cached.map(|cached| {
+                let needed = needed(&cached);
                 needed.map(|bytes| bytes.min(peaks.unmapped.unwrap_or(bytes)))
             }),
         }
@@ -426,15 +473,33 @@ impl Size {
         kernel.plus(memory.unmapped_needed.unwrap_or(not_known))
     }
 
+    /// Returns the memory that no scan sees: of processes that end before, and at most shared memory that no process maps,
+    /// too. Half of the time it is less than the estimate.
+    fn unseen(&self) -> SizeEstimate {
+        let mut least: Vec<u64> = self.unseen.iter().map(|[least, _]| *least).collect();
+        least.sort_unstable();
+        SizeEstimate {
+            bytes: least.get(least.len() / 2).copied().unwrap_or(0),
+            low_bytes: 0,
+            high_bytes: { self.unseen.iter().map(|[_, most]| *most) }
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
     fn with_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
         let floor = self.peaks.kept + LEAST.min(memory.mapped_peak_bytes);
         let mapped = losses.least(&self.distances.all, memory.mapped_peak_bytes);
         let mapped = mapped.map(|bytes| bytes.max(floor.min(memory.mapped_peak_bytes)));
-        let request = mapped.plus(Self::not_mapped(memory));
+        let request = mapped
+            .plus(Self::not_mapped(memory))
+            .plus(memory.unseen.unwrap_or_default());
         let request =
             request.map(|bytes| bytes.min(memory.peak_bytes.max(memory.mapped_peak_bytes)));
         let burst = self.burst();
         let burst = burst.min(memory.mapped_peak_bytes.saturating_sub(mapped.bytes));
+        // What grew since a scan is a part of what that did not see.
+        let burst = burst.saturating_sub(memory.unseen.unwrap_or_default().bytes);
         let limit = request.plus(SizeEstimate::exactly(burst));
         let swap_backed = memory.swap_backed_peak_bytes;
         // At worst, all memory of files is in use, and takes the place of the rest.
@@ -459,7 +524,9 @@ impl Size {
     }
 
     fn without_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
-        let anonymous = memory.swap_backed_peak_bytes + memory.swapped_peak_bytes;
+        let swap_backed = self.peaks.charged_swap_backed.filter(|_| self.is_whole);
+        let anonymous =
+            swap_backed.unwrap_or(memory.swap_backed_peak_bytes) + memory.swapped_peak_bytes;
         let files = losses.least(&self.distances.files, memory.file_peak_bytes);
         let files = files.map(|bytes| bytes.max(self.peaks.kept_files));
         let all = SizeEstimate::exactly(anonymous)
@@ -480,10 +547,11 @@ impl Size {
     }
 
     fn points(&self, losses: Losses, peak: u64) -> Vec<SizePoint> {
+        let likely = self.distances.all.likely(peak / PAGE_SIZE);
         let steps = 1..=POINTS;
         let point = |step: u64| {
             let limit_bytes = peak / PAGE_SIZE * step / POINTS * PAGE_SIZE;
-            let lost = self.distances.all.greatest.beyond(limit_bytes / PAGE_SIZE);
+            let lost = likely.beyond(limit_bytes / PAGE_SIZE);
             SizePoint {
                 limit_bytes,
                 refaults_per_s: (lost[0] + lost[1]) / losses.seconds,

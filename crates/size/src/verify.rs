@@ -3,7 +3,8 @@
 //! Approach: the group is limited to the estimate, and its loss is measured for some seconds, once it has settled. If
 //! it loses too much, the limit rises, first by a twentieth, until it fits. Else the limit falls, until it does not fit.
 //! Limits between the two follow, until they differ by a twentieth. A trial ends early once it has lost what it may lose
-//! in all of its time.
+//! in all of its time. After a limit that does not fit, the limit of before is set until the group has read back what it
+//! uses. Else these reads would count against the next limit.
 //!
 //! Limits: a trial of seconds does not show what happens once a minute.
 
@@ -21,6 +22,12 @@ const SETTLE_LOSS: f64 = 0.1;
 const LOOKS: u32 = 15;
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Number of looks in a row without loss that end a recovery.
+const RECOVERED_LOOKS: u32 = 3;
+/// Most looks of a recovery.
+const RECOVERY_LOOKS: u32 = 60;
+/// Share of the allowed loss up to which a recovery counts it as none.
+const RECOVERED: f64 = 0.25;
 /// Factor between the limits that are found: one that fits, one that does not.
 const STEP: f64 = 1.05;
 /// Tolerance of that: limits are whole pages.
@@ -49,6 +56,8 @@ pub struct GroupState {
 pub trait LimitedGroup {
     /// Limits the group's memory.
     fn limit(&mut self, bytes: u64) -> anyhow::Result<()>;
+    /// Sets the limit that the group had before the trials.
+    fn free(&mut self) -> anyhow::Result<()>;
     /// Returns the state of its processes.
     fn look(&mut self) -> anyhow::Result<GroupState>;
     /// Waits; returns `false` if the user ends the trials.
@@ -93,7 +102,13 @@ pub fn verify(
             break TrialsEnd::Enough;
         }
         reach = REACH_MAX.min(2 * reach);
-        limit = (next as u64).clamp(PAGE_SIZE, peak) / PAGE_SIZE * PAGE_SIZE;
+        let next = (next as u64).clamp(PAGE_SIZE, peak) / PAGE_SIZE * PAGE_SIZE;
+        if next > limit
+            && let Some(end) = recovered(report.max_slowdown, group)?
+        {
+            break end;
+        }
+        limit = next;
     };
     Ok(Verified {
         least_bytes: least(&trials),
@@ -101,6 +116,30 @@ pub fn verify(
         end,
         applied_bytes: None,
     })
+}
+
+/// Waits until the group has read back what it uses, for a minute at most. Returns the end of all trials, if they end
+/// meanwhile.
+fn recovered(allowed: f64, group: &mut impl LimitedGroup) -> anyhow::Result<Option<TrialsEnd>> {
+    group.free()?;
+    let most_s = RECOVERED * allowed * LOOK_EVERY.as_secs_f64();
+    let (mut last, mut in_a_row) = (group.look()?, 0);
+    for _ in 0..RECOVERY_LOOKS {
+        if in_a_row == RECOVERED_LOOKS {
+            break;
+        }
+        if !group.wait(LOOK_EVERY) {
+            return Ok(Some(TrialsEnd::Stopped));
+        }
+        let now = group.look()?;
+        let is_back = now.lost.since(last.lost).as_secs_f64() <= most_s;
+        in_a_row = if is_back { in_a_row + 1 } else { 0 };
+        last = now;
+        if !last.is_alive {
+            break;
+        }
+    }
+    Ok((!last.is_alive).then_some(TrialsEnd::Ended))
 }
 
 /// Tries one limit. Returns the end of all trials, if this one ends them.
@@ -166,10 +205,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A group that loses a tenth of its time below a limit, nothing above, and ends after some looks.
+    /// A group that loses a tenth of its time below a limit, nothing above, and ends after some looks. What a limit
+    /// evicts of its needs is read back once it may be, a MiB a second, and each costs a tenth of it.
     struct Fake {
         needs: u64,
         limit: u64,
+        resident: u64,
         state: GroupState,
         looks_left: u32,
     }
@@ -180,6 +221,10 @@ mod tests {
             Ok(())
         }
 
+        fn free(&mut self) -> anyhow::Result<()> {
+            self.limit(u64::MAX)
+        }
+
         fn look(&mut self) -> anyhow::Result<GroupState> {
             self.looks_left = self.looks_left.saturating_sub(1);
             self.state.is_alive = self.looks_left > 0;
@@ -187,7 +232,9 @@ mod tests {
         }
 
         fn wait(&mut self, time: Duration) -> bool {
-            if self.limit < self.needs {
+            self.resident = self.resident.min(self.limit);
+            if self.resident < self.needs {
+                self.resident = (self.resident + MIB).min(self.limit);
                 let lost = time.as_nanos() as u64 / 10;
                 self.state.lost = self.state.lost + Nanos(lost);
             }
@@ -201,6 +248,7 @@ mod tests {
         let mut fake = Fake {
             needs,
             limit: 0,
+            resident: needs,
             state: GroupState::default(),
             looks_left,
         };
@@ -222,10 +270,18 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_ends_while_it_recovers_ends_the_trials() {
+        // The first trial ends after its second look.
+        let found = tried_on(110 * MIB, 4);
+        assert_eq!(found.end, TrialsEnd::Ended, "{found:?}");
+        assert_eq!(found.trials.len(), 1);
+    }
+
+    #[test]
     fn a_trial_that_loses_much_is_short_and_ends_with_the_processes() {
         let found = tried_on(110 * MIB, 1000);
         assert!(found.trials[0].seconds <= 2.0, "{found:?}");
-        assert_eq!(tried_on(500 * MIB, 1000).end, TrialsEnd::NeverFits);
+        assert_eq!(tried_on(500 * MIB, 5000).end, TrialsEnd::NeverFits);
         let ended = tried_on(70 * MIB, 10);
         assert_eq!((ended.end, ended.least_bytes), (TrialsEnd::Ended, None));
     }

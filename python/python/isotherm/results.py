@@ -704,6 +704,8 @@ class SizedMemory(TypedDict):
     unmapped_needed: NotRequired[SizeEstimate | None]
     # Page cache that is charged to the control group and not mapped, at its peak.
     unmapped_peak_bytes: NotRequired[int | None]
+    # Memory of the control group that no scan saw: of processes that end before, and at most shared memory that no process maps, too; `null` where no group was watched.
+    unseen: NotRequired[SizeEstimate | None]
 
 
 class TriedLimit(TypedDict):

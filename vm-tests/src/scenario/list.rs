@@ -28,6 +28,8 @@ macro_rules! scenario_tests {
                 "records a scattered hot set in each mode; precision and recall are checked"
             record_five_levels = record::five [on_6_1 ("page tables of five levels are the same on 6.12"), on_6_12]:
                 "records memory above 47 bits under five levels of page tables"
+            record_large_folios = record::large_folios [on_6_12]:
+                "records memory in folios of 128 KiB (mTHP), and splits none"
             record_no_access_flag = record::without_access_flag
                 [on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
                 "records a scattered hot set on a processor that leaves access flags to the kernel"

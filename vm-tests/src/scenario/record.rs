@@ -57,6 +57,38 @@ pub(super) fn without_access_flag(kernel: Kernel, report: &mut Report) -> Result
     judge(report, &output, "access flags by the kernel", &[FLAGS])
 }
 
+/// Memory in folios of 128 KiB: watching splits none.
+pub(super) fn large_folios(kernel: Kernel, report: &mut Report) -> Result<()> {
+    let sizes = "/sys/kernel/mm/transparent_hugepage";
+    let folios = format!("{sizes}/hugepages-128kB");
+    let modes = [TABLES, ("pages", PAGES)];
+    let mut script = format!(
+        "echo never >{sizes}/enabled; echo always >{folios}/enabled || exit 1\n{}",
+        SCATTERED.start_with(1, "default")
+    );
+    for (name, options) in modes {
+        script += &workload::record(name, &format!("{options} --pid $target"), SECONDS);
+        let stats = format!("cat {folios}/stats/anon_fault_alloc {folios}/stats/split");
+        script += &(stats + " >/out/folios-" + name + "\n");
+    }
+    let output = SCATTERED.vm(kernel, &script)?.run_ok()?;
+    for (name, _) in modes {
+        let counts = output.text(&format!("folios-{name}"))?;
+        let counts: Vec<u64> = { counts.lines() }
+            .filter_map(|line| line.parse().ok())
+            .collect();
+        let [nr_made, nr_split] = counts[..] else {
+            return Err(VmError::Wrong(format!("no counts of folios: {counts:?}")));
+        };
+        report.say(format!(
+            "{name}: {nr_made} folios of 128 KiB, {nr_split} split"
+        ));
+        ensure!(nr_made >= 900, "the workload's memory is not in folios");
+        ensure!(nr_split == 0, "watching split folios");
+    }
+    judge(report, &output, "folios of 128 KiB, 16 of 128 MiB", &modes)
+}
+
 /// Hot memory changes while it is recorded.
 pub(super) fn stairs(kernel: Kernel, report: &mut Report) -> Result<()> {
     let modes = [TABLES];

@@ -59,6 +59,11 @@ pub trait TableProbe: AccessProbe {
         Ok(false)
     }
 
+    /// Number of pages in the largest folios below 2 MiB of anonymous memory. To clear a part of one would split it.
+    fn folio_pages(&self) -> usize {
+        1
+    }
+
     /// Charges the time that targets lost by setting this number of accessed bits again.
     fn charge_set_again(&mut self, _nr_bits: u64) {}
 
@@ -319,7 +324,9 @@ impl TableLoop {
         probe: &mut P,
     ) -> Result<(), P::Error> {
         let before = probe.cost();
-        let plan = self.monitor.plan_samples(now, &cpu.of_watching(before));
+        let plan = self
+            .monitor
+            .plan_samples(now, &cpu.of_watching(before), probe.folio_pages());
         let watched = self.monitor.watched_blocks();
         let mut cleared = Vec::new();
         for (target, nr_pages) in plan.spaces {

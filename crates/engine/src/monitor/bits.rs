@@ -20,6 +20,21 @@ pub fn mask_of(pages: std::ops::Range<usize>) -> Bitmap {
     })
 }
 
+/// Returns all pages of each aligned part of `pages` pages that has one in `of`.
+pub fn in_parts_of(of: &Bitmap, pages: usize) -> Bitmap {
+    if pages <= 1 || is_empty(of) {
+        return *of;
+    }
+    let mut whole = NONE;
+    for start in (0..PAGES_PER_BLOCK).step_by(pages) {
+        let part = mask_of(start..start + pages);
+        if !is_empty(&and(of, &part)) {
+            whole = or(&whole, &part);
+        }
+    }
+    whole
+}
+
 /// Returns the pages in both.
 pub fn and(a: &Bitmap, b: &Bitmap) -> Bitmap {
     std::array::from_fn(|i| a[i] & b[i])

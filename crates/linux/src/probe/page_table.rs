@@ -74,6 +74,8 @@ pub struct PageTableProbe {
     outcomes: Vec<Advised>,
     pub(super) induced: Induced,
     pub(super) clear_refs: ClearRefs,
+    /// Pages of the largest folio below 2 MiB that anonymous memory may consist of.
+    pub(super) folio_pages: usize,
     pub(super) cost: Cost,
     pub(super) aliases: BTreeMap<TargetId, Aliases>,
     /// Targets that can no longer be watched, and the reasons.
@@ -95,6 +97,7 @@ impl PageTableProbe {
             outcomes: Vec::new(),
             induced: Induced::measured(),
             clear_refs: ClearRefs::default(),
+            folio_pages: largest_folio(),
             cost: Cost::default(),
             aliases: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -417,6 +420,24 @@ impl AccessProbe for PageTableProbe {
             ..self.cost
         }
     }
+}
+
+/// Returns the pages of the largest folio below 2 MiB that the system may give to anonymous memory (mTHP, Linux 6.8).
+///
+/// Limits: the sizes are those of now. Folios of files and shared memory have sizes of their own, and may be split.
+///
+/// Source: Documentation/admin-guide/mm/transhuge.rst, "Hugepage sizes".
+fn largest_folio() -> usize {
+    let sizes = std::fs::read_dir("/sys/kernel/mm/transparent_hugepage");
+    let enabled = sizes.into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+        let policy = std::fs::read_to_string(entry.path().join("enabled")).ok()?;
+        let bytes = kib.parse::<u64>().ok()? << 10;
+        let may_be = bytes < BLOCK_SIZE && !policy.contains("[never]");
+        may_be.then_some((bytes / PAGE_SIZE) as usize)
+    });
+    enabled.max().unwrap_or(1)
 }
 
 fn state_before_clearing(leaf: Leaf) -> PageState {

@@ -215,7 +215,7 @@ impl Scanner {
         }
         let mut batch = Vec::new();
         let mut pages = 0;
-        for range in ranges_to_clear(seen) {
+        for range in ranges_to_clear(seen, probe.folio_pages) {
             pages += range.len() / PAGE_SIZE;
             batch.push(range);
             if self.pace.fills(pages, self.max_hold) {
@@ -425,8 +425,8 @@ impl Pace {
     }
 }
 
-/// Returns ranges that hold every set bit, short gaps included.
-fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
+/// Returns ranges that hold every set bit and its whole folio, short gaps included.
+fn ranges_to_clear(seen: &[BlockFacts], folio_pages: usize) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     let mut add = |start: u64, end: u64| match ranges.last_mut() {
         Some(last)
@@ -444,7 +444,9 @@ fn ranges_to_clear(seen: &[BlockFacts]) -> Vec<AddressRange> {
             }
             continue;
         }
-        for page in bits::each(&bits::and(&facts.present, &facts.accessed)) {
+        let accessed = bits::and(&facts.present, &facts.accessed);
+        let accessed = bits::and(&facts.present, &bits::in_parts_of(&accessed, folio_pages));
+        for page in bits::each(&accessed) {
             let start = facts.address + page as u64 * PAGE_SIZE;
             add(start, start + PAGE_SIZE);
         }
@@ -519,7 +521,7 @@ mod tests {
     #[test]
     fn short_gaps_are_bridged_and_long_ones_are_not() {
         let page = |n: u64| n * PAGE_SIZE;
-        let ranges = ranges_to_clear(&[block(&[0, 1, 10, 100, 511])]);
+        let ranges = ranges_to_clear(&[block(&[0, 1, 10, 100, 511])], 1);
         let expected = [
             AddressRange::new(0, page(11)),
             AddressRange::new(page(100), page(101)),

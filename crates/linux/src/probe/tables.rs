@@ -242,6 +242,10 @@ impl TableProbe for PageTableProbe {
         Self::clear(self, target, ranges)
     }
 
+    fn folio_pages(&self) -> usize {
+        self.folio_pages
+    }
+
     fn is_clearable(&mut self, target: TargetId, address: u64, by: ClearedBy) -> Result<bool> {
         let method = match by {
             ClearedBy::Range => ClearMethod::Madvise,

@@ -92,13 +92,13 @@ pub(super) fn page_sizes(
     let size = |(page_bytes, policy)| {
         let pages = (page_bytes / PAGE_SIZE) as usize;
         let added = small.iter().map(|block| {
-            let whole = bits::count(&in_pages_of(&block.present, pages));
+            let whole = bits::count(&bits::in_parts_of(&block.present, pages));
             u64::from(whole - bits::count(&block.present))
         });
         let share = |used: &[Bitmap]| {
             let whole = used
                 .iter()
-                .map(|used| bits::count(&in_pages_of(used, pages)));
+                .map(|used| bits::count(&bits::in_parts_of(used, pages)));
             f64::from(whole.sum::<u32>()) / (used.len() * PAGES_PER_BLOCK) as f64
         };
         ThpPageSize {
@@ -109,18 +109,6 @@ pub(super) fn page_sizes(
         }
     };
     sizes.into_iter().map(size).collect()
-}
-
-/// Returns all pages of each aligned part of `pages` pages that has one in `of`.
-fn in_pages_of(of: &Bitmap, pages: usize) -> Bitmap {
-    let mut whole = bits::NONE;
-    for start in (0..PAGES_PER_BLOCK).step_by(pages) {
-        let part = bits::mask_of(start..start + pages);
-        if !bits::is_empty(&bits::and(of, &part)) {
-            whole = bits::or(&whole, &part);
-        }
-    }
-    whole
 }
 
 /// Splits a sample of `huge` blocks, and returns the pages of each that the program used while they were watched. They

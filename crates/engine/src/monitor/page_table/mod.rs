@@ -331,13 +331,14 @@ impl TableMonitor {
         self.choose_detail(self.nr_regions);
     }
 
-    /// Returns the clears to make now. Afterwards the caller reads all blocks of the spaces that it has cleared, and
-    /// the [`watched_blocks`](Self::watched_blocks) of the ranges, and passes them to [`TableMonitor::take_cleared`].
-    pub fn plan_samples(&mut self, now: Nanos, cost: &Cost) -> ClearPlan {
+    /// Returns the clears to make now, of whole folios of `folio_pages` pages. Afterwards the caller reads all blocks of
+    /// the spaces that it has cleared, and the [`watched_blocks`](Self::watched_blocks) of the ranges. It passes them to
+    /// [`TableMonitor::take_cleared`].
+    pub fn plan_samples(&mut self, now: Nanos, cost: &Cost, folio_pages: usize) -> ClearPlan {
         self.bucket.charge(now, cost);
         let allowance_us = self.bucket.allowance_ns(self.interval) / 1000.0;
         let targets = self.targets.iter_mut().map(|(id, target)| (*id, target));
-        let mut plan = plan::plan(targets, now, allowance_us as f32, self.prices);
+        let mut plan = plan::plan(targets, now, allowance_us as f32, self.prices, folio_pages);
         self.watches = std::mem::take(&mut plan.watches);
         let is_in_doubt = f64::from(plan.doubt) > DOUBT_SHARE * self.nr_touched + DOUBT_PAGES;
         let factor = if is_in_doubt { 1.25 } else { 0.9 };

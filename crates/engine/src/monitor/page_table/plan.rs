@@ -34,6 +34,8 @@ const SPACE_HUGE_SHARE: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prices {
     scale: f32,
+    /// Pages that a sample clears.
+    sample_pages: u32,
 }
 
 /// Cost of one range: a call, and a TLB flush of the running target.
@@ -50,7 +52,10 @@ const SPACE_PAGE_US: f32 = 0.035;
 
 impl Default for Prices {
     fn default() -> Self {
-        Self { scale: 1.0 }
+        Self {
+            scale: 1.0,
+            sample_pages: SAMPLE_PAGES,
+        }
     }
 }
 
@@ -127,8 +132,13 @@ pub(super) fn plan<'a>(
     now: Nanos,
     allowance_us: f32,
     prices: Prices,
+    folio_pages: usize,
 ) -> ClearPlan {
     let mut plan = ClearPlan::default();
+    let prices = Prices {
+        sample_pages: SAMPLE_PAGES.max(folio_pages as u32),
+        ..prices
+    };
     if allowance_us < prices.range(1, 1, 0.0) {
         plan.doubt = f32::INFINITY;
         return plan;
@@ -150,11 +160,12 @@ pub(super) fn plan<'a>(
         } else if is_whole {
             unsampled
         } else {
-            sample_of(block, &unsampled)
+            let sample = sample_of(block, &unsampled);
+            and(&bits::in_parts_of(&sample, folio_pages), &unsampled)
         };
         block.access_estimate.nr_samples = block.access_estimate.nr_samples.wrapping_add(1);
         let block = &target.blocks[candidate.block as usize];
-        add_ranges(target, block, &pages, &mut |range| {
+        add_ranges(target, block, &pages, folio_pages, &mut |range| {
             plan.ranges.push((*id, range));
         });
         let place = (*id, block.address);
@@ -314,8 +325,8 @@ fn add_steps(block: &Block, pages: &Bitmap, at: u32, prices: Prices, steps: &mut
         add(sample + whole, whole_cost, What::Block);
         return;
     }
-    let touched = access_estimate.touched * SAMPLE_PAGES as f32;
-    let sample_cost = prices.range(1, SAMPLE_PAGES, touched);
+    let touched = access_estimate.touched * prices.sample_pages as f32;
+    let sample_cost = prices.range(1, prices.sample_pages, touched);
     let ratio = whole / (whole_cost - sample_cost).max(1.0);
     if ratio > sample / sample_cost {
         add(sample + whole, whole_cost, What::Block);
@@ -374,8 +385,14 @@ fn sample_of(block: &Block, pages: &Bitmap) -> Bitmap {
     sample
 }
 
-/// Adds the ranges that hold `pages`: one for each mapping in the block.
-fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMut(AddressRange)) {
+/// Adds the ranges that hold the folios of `pages`: one for each mapping in the block.
+fn add_ranges(
+    target: &Target,
+    block: &Block,
+    pages: &Bitmap,
+    folio_pages: usize,
+    add: &mut dyn FnMut(AddressRange),
+) {
     let whole = block.range();
     if block.huge {
         add(whole);
@@ -384,10 +401,16 @@ fn add_ranges(target: &Target, block: &Block, pages: &Bitmap, add: &mut dyn FnMu
     let first = target.mappings.partition_point(|m| m.end <= whole.start);
     let mappings = target.mappings[first..].iter();
     for mapping in mappings.take_while(|m| m.start < whole.end) {
-        let mine = and(pages, &bits::mask(block.address, *mapping));
+        let inside = bits::mask(block.address, *mapping);
+        let mine = and(pages, &inside);
         if is_empty(&mine) {
             continue;
         }
+        // The bits of watched pages in the same folios are cleared again, too.
+        let mine = and(
+            &bits::in_parts_of(&mine, folio_pages),
+            &and(&block.present, &inside),
+        );
         let from = bits::next(&mine, 0).unwrap_or(0);
         add(block.addresses(from..bits::end(&mine)));
     }

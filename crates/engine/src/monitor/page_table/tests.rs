@@ -122,7 +122,7 @@ fn run_shared(
         }
         last = monitor.end_interval(now).pop().or(last);
         monitor.begin_interval(now, &cost);
-        let plan = monitor.plan_samples(now, &cost);
+        let plan = monitor.plan_samples(now, &cost, 1);
         let by_range = watched(&monitor);
         let before = cost;
         if !plan.spaces.is_empty() {

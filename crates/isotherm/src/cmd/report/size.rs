@@ -121,7 +121,11 @@ pub(crate) fn run(args: &SizeArgs) -> anyhow::Result<ExitCode> {
         "no page scan has ended: the targets ended first, or the duration is shorter than two scans",
     )?;
     report.today = group.as_deref().map(today);
-    let swaps = report.today.is_none_or(|today| today.swap_bytes != Some(0));
+    let may_swap = report.today.is_none_or(|today| today.swap_bytes != Some(0));
+    let swaps = may_swap && isotherm_linux::swap::facts().total > 0;
+    if !swaps && (args.verify || args.apply) {
+        info!("there is no swap for it: what is tried is the size without swap");
+    }
     let advice = if swaps {
         report.with_swap
     } else {
