@@ -14,12 +14,13 @@
 //! A scan shows one access in an interval where there may be millions. If a limit does not hold the pages that were
 //! used in two intervals after each other, all of that time counts as lost.
 //!
-//! A likely distance lies anywhere between the two bounds. If most pages that were seen together return together, a sweep
-//! goes through them in the same order: it is the greatest. If a page was last accessed before the record, its distance
-//! is only known to be greater than the memory used since (it is censored). It is then like the greater ones that were
-//! seen. If there are none, it lies beyond them.
+//! A likely distance is spread evenly up to the greatest. The more pages of one scan return together, the nearer to the
+//! greatest it begins: a sweep goes through them in the same order. If a page was last accessed before the record, its
+//! distance is only known to be greater than the memory used since (it is censored). It is distributed like the greater
+//! distances that were seen. Without any, it lies between the last of these and all memory.
 //!
-//! A process that ends before its third scan does not show which memory it uses again: all of it has to fit.
+//! A process that ends before its fifth scan does not show which memory it uses again: all of it has to fit. So do pages
+//! that appear and are freed between two scans of a process, and memory of processes that no scan sees.
 //!
 //! Limits: a page counts as accessed when a scan first sees it. A page that was swapped out during the record and comes
 //! back is such a page. A page of unknown state is never read back, and takes its place in memory.
@@ -34,7 +35,7 @@ use crate::counts::Counts;
 use crate::misses::{Misses, Spreads};
 
 /// Number of scans after which a target's reuse is known.
-const YOUNG: usize = 3;
+const YOUNG: usize = 5;
 
 /// Pages in the order of their last accesses, as far as scans tell it.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +77,9 @@ impl Order {
     /// Takes in a scan. `before` is the scan before of the same target, and the seconds between the two; `None` for the
     /// first scan. The `nr_first` first scans found the pages of the beginning, which have no order.
     fn apply(&mut self, changes: &Changes, before: Option<(u32, f64)>, nr_first: usize) {
+        if let Some((before, seconds)) = before {
+            self.add_in_use(changes, before, seconds, nr_first);
+        }
         self.forget(&changes.gone);
         let again = || {
             changes
@@ -89,8 +93,7 @@ impl Order {
         for (&scan, by_backing) in changes.again.iter().rev() {
             let scan = scan as usize;
             let is_of_beginning = scan < nr_first;
-            let newer_from = if is_of_beginning { nr_first } else { scan + 1 };
-            newer += self.last_seen.sum(newer_from.min(last)..last);
+            newer += self.newer_than(scan, last, nr_first);
             let own = self.last_seen.sum(scan..scan + 1);
             let here = if is_of_beginning {
                 self.last_seen.sum(0..nr_first)
@@ -101,15 +104,12 @@ impl Order {
             older -= pages;
             let greatest = newer + here + older + changes.new;
             let follows = before.filter(|(before, _)| *before as usize == scan);
-            // What is used in one interval after the other may be used a million times in each: it has to fit.
-            if let Some((_, seconds)) = follows {
-                self.greatest.add(newer + pages, [0.0, 0.0, seconds]);
-            }
             // What is used at the beginning has not come back.
             if follows.is_none() || !self.is_first[scan] {
                 let [swap, file] = by_backing.map(|pages| pages as f64);
                 self.greatest.add(greatest, [swap, file, 0.0]);
-                let together = pages as f64 / own.max(1) as f64;
+                let kept = changes.renewed.get(&(scan as u32)).copied().unwrap_or(0);
+                let together = pages as f64 / own.saturating_sub(kept).max(1) as f64;
                 if self.is_first[scan] {
                     let places = newer + 1..=newer + here.max(1);
                     self.add_first(places, pages, together, [swap, file]);
@@ -132,8 +132,30 @@ impl Order {
         self.is_first.push(before.is_none());
     }
 
-    /// Adds accesses to `pages` that were last accessed before the first scan, at some of the `places` of such pages. If
-    /// most of them return `together`, their places are spread evenly. Else those return first whose places are first.
+    /// Adds the time between two scans, in which some memory was in use. It may be used a million times, so it has to fit:
+    /// the pages of the interval `before` that were used in this one too, or were freed in it.
+    fn add_in_use(&mut self, changes: &Changes, before: u32, seconds: f64, nr_first: usize) {
+        let again = changes.again.get(&before);
+        let again: u64 = again.map_or(0, |by_backing| by_backing.iter().sum());
+        let freed = changes.gone.get(&before).copied().unwrap_or(0);
+        let before = before as usize;
+        // The first scan finds pages, and no accesses.
+        let freed = if self.is_first[before] { 0 } else { freed };
+        if again + freed > 0 {
+            let newer = self.newer_than(before, self.last_seen.len(), nr_first);
+            self.greatest
+                .add(newer + again + freed, [0.0, 0.0, seconds]);
+        }
+    }
+
+    /// Returns the pages that were last seen after `scan` and before scan `end`. Those of the first scans have no order.
+    fn newer_than(&self, scan: usize, end: usize, nr_first: usize) -> u64 {
+        let from = if scan < nr_first { nr_first } else { scan + 1 };
+        self.last_seen.sum(from.min(end)..end)
+    }
+
+    /// Adds accesses to `pages` that were last accessed before the first scan, at some of the `places` of such pages. The
+    /// share `together` is spread evenly over all places. The rest has at least the middle of the first places.
     fn add_first(
         &mut self,
         places: std::ops::RangeInclusive<u64>,
@@ -149,8 +171,8 @@ impl Order {
 
     /// Returns the accesses by their likely distances, which are `most` pages at most.
     pub(crate) fn likely(&self, most: u64) -> Misses {
-        let seen = self.between.misses().with_seconds_of(&self.greatest);
-        let likely = seen.with_censored(&self.censored, most);
+        let likely = self.between.misses().with_censored(&self.censored, most);
+        let likely = likely.with_seconds_of(&self.greatest);
         likely.at_most(&self.greatest)
     }
 
@@ -245,7 +267,7 @@ impl Distances {
             is_there
         });
         let [all, files] = &changes;
-        if is_first && scan.start < self.ends[0] {
+        if is_first && scan.start < self.ends[0] && self.nr_first == number as usize {
             self.nr_first = number as usize + 1;
         }
         self.all.apply(all, before, self.nr_first);
@@ -254,8 +276,8 @@ impl Distances {
         resident
     }
 
-    /// Notes the pages in use while a target is young: all its own, and those that targets used that were scanned before
-    /// it in the same interval.
+    /// Notes the pages in use while a target is young. These are all its own, and those that the targets scanned before it
+    /// used in the same interval.
     fn grow(&mut self, scan: &PageSnapshot, own: [u64; 2]) {
         let number = self.ends.len() - 1;
         let scans = self.young.entry(scan.target).or_default();
@@ -266,6 +288,15 @@ impl Distances {
             let seconds = scan.end.since(scan.start).as_secs_f64();
             scans.push(([own[0] + all, own[1] + files], seconds));
         }
+    }
+
+    /// Counts a time in which the group had `pages` that no scan saw: with all that was in use, they have to fit.
+    pub(crate) fn unseen(&mut self, pages: u64, from: Nanos, to: Nanos) {
+        let scan = self.ends.partition_point(|end| *end <= from);
+        let scans = scan.max(self.nr_first).min(self.ends.len())..self.ends.len();
+        let in_use = self.all.last_seen.sum(scans);
+        let seconds = to.since(from).as_secs_f64();
+        self.all.greatest.add(in_use + pages, [0.0, 0.0, seconds]);
     }
 
     /// Counts the time of targets that are young at the record's end.
@@ -385,184 +416,4 @@ impl Block {
 type Which = fn(&mut Changes) -> &mut BTreeMap<u32, u64>;
 
 #[cfg(test)]
-mod tests {
-    use isotherm_engine::BLOCK_SIZE;
-    use isotherm_engine::monitor::bits;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const TARGET: TargetId = TargetId(0);
-
-    fn scan(number: u64, present: &[usize], accessed: &[usize]) -> PageSnapshot {
-        let bits = |pages: &[usize]| {
-            let mut bits = NONE;
-            for page in pages {
-                bits::set(&mut bits, *page);
-            }
-            bits
-        };
-        let block = PageBlock {
-            block: BLOCK_SIZE,
-            present: bits(present),
-            accessed: bits(accessed),
-            ..PageBlock::default()
-        };
-        let times = [number, number + 1].map(|second| Nanos::from_millis(1000 * second));
-        PageSnapshot::new(TARGET, times.into(), vec![block])
-    }
-
-    fn of(scans: &[Vec<usize>], nr_pages: usize) -> Distances {
-        let present: Vec<usize> = (0..nr_pages).collect();
-        let mut distances = Distances::default();
-        distances.scan(&scan(0, &present, &[]), |_| BlockFacts::default());
-        for (number, accessed) in scans.iter().enumerate() {
-            let number = number as u64 + 1;
-            distances.scan(&scan(number, &present, accessed), |_| BlockFacts::default());
-        }
-        distances
-    }
-
-    /// Returns the misses of an LRU of `limit` pages that is full of the first of `scans`.
-    fn misses(scans: &[Vec<usize>], nr_pages: usize, limit: usize) -> usize {
-        assert_eq!(scans[0].len(), nr_pages);
-        let mut order = scans[0].clone();
-        let mut missed = 0;
-        for page in scans[1..].iter().flatten() {
-            let at = order.iter().rposition(|of| of == page).expect("there");
-            missed += usize::from(order.len() - at > limit);
-            order.remove(at);
-            order.push(*page);
-        }
-        missed
-    }
-
-    proptest! {
-        /// Whatever the order within the scans, the misses of every LRU lie between the bounds.
-        #[test]
-        fn misses_of_an_lru_lie_within_the_bounds(
-            scans in prop::collection::vec(
-                prop::collection::vec(any::<bool>(), 20).prop_map(|accessed| {
-                    (0..20).filter(|page| accessed[*page]).collect::<Vec<usize>>()
-                }).prop_shuffle(),
-                1..12,
-            ),
-            all in Just((0..20).collect::<Vec<usize>>()).prop_shuffle(),
-        ) {
-            let scans = [vec![all], scans].concat();
-            let found = of(&scans, 20);
-            for limit in 1..=20 {
-                let missed = misses(&scans, 20, limit) as f64;
-                let (least, greatest) = (&found.all.least, &found.all.greatest);
-                prop_assert!(least.beyond(limit as u64)[0] <= missed + 1e-9);
-                prop_assert!(greatest.beyond(limit as u64)[0] + 1e-9 >= missed);
-            }
-        }
-    }
-
-    #[test]
-    fn likely_misses_are_near_those_of_an_lru_that_ran_before() {
-        // Zipf's law over 400 pages: 300 accesses in each of 300 intervals, of which the last 60 are scanned.
-        let mut state = 1_u64;
-        let mut page = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
-            400_f64.powf((state >> 11) as f64 / (1_u64 << 53) as f64) as usize
-        };
-        let accesses: Vec<Vec<usize>> = (0..300)
-            .map(|_| (0..300).map(|_| page()).collect())
-            .collect();
-        let scans: Vec<Vec<usize>> = { accesses[240..].iter() }
-            .map(|of| {
-                let pages: std::collections::BTreeSet<usize> = of.iter().copied().collect();
-                pages.into_iter().collect()
-            })
-            .collect();
-        let found = of(&scans, 400).all;
-        for limit in [200, 250, 300, 350] {
-            let mut order: Vec<usize> = (0..400).collect();
-            let mut missed = 0.0;
-            for (interval, of) in accesses.iter().enumerate() {
-                for page in of {
-                    let at = order.iter().rposition(|of| of == page).expect("there");
-                    missed += f64::from(u8::from(interval >= 240 && order.len() - at > limit));
-                    order.remove(at);
-                    order.push(*page);
-                }
-            }
-            let likely = found.likely(400).beyond(limit as u64)[0];
-            let greatest = found.greatest.beyond(limit as u64)[0];
-            assert!(
-                (0.9..1.1).contains(&(likely / missed)),
-                "{limit}: {missed} missed, likely {likely}, at most {greatest}"
-            );
-            assert!(found.least.beyond(limit as u64)[0] <= likely && likely <= greatest);
-        }
-    }
-
-    #[test]
-    fn idle_pages_of_another_target_take_no_place() {
-        let other = |number: u64| PageSnapshot {
-            target: TargetId(1),
-            ..scan(number, &(0..500).collect::<Vec<_>>(), &[])
-        };
-        let own: Vec<usize> = (0..20).collect();
-        let mut distances = Distances::default();
-        for number in 0..60 {
-            distances.scan(&scan(number, &own, &own), |_| BlockFacts::default());
-            distances.scan(&other(number), |_| BlockFacts::default());
-        }
-        let costs = [1.0, 1.0, 1000.0];
-        assert_eq!(distances.all.greatest.least_for(1.0, costs), 20);
-        assert_eq!(distances.all.likely(520).least_for(1.0, costs), 20);
-    }
-
-    #[test]
-    fn all_memory_of_a_short_life_has_to_fit() {
-        let pages: Vec<usize> = (0..300).collect();
-        let mut distances = Distances::default();
-        for number in 0..20 {
-            let short = PageSnapshot {
-                target: TargetId(10 + number as u32),
-                ..scan(number, &pages, &[])
-            };
-            distances.scan(&scan(number, &[0, 1], &[0]), |_| BlockFacts::default());
-            distances.scan(&short, |_| BlockFacts::default());
-            distances.end(short.target);
-        }
-        distances.settle();
-        let lost = distances.all.likely(302).beyond(250);
-        assert!((lost[2] - 20.0).abs() < 1e-9, "{lost:?}");
-        assert_eq!(distances.all.greatest.beyond(310)[2] as u64, 0);
-    }
-
-    #[test]
-    fn a_sweep_needs_all_of_its_pages_and_idle_ones_need_nothing() {
-        let found = of(&vec![(0..10).collect(); 5], 20);
-        let least_for = |most| found.all.greatest.least_for(most, [1.0, 1.0, 0.0]);
-        assert_eq!([0.0, 39.0, 40.0].map(least_for), [10, 10, 0]);
-    }
-
-    #[test]
-    fn unknown_pages_stay_and_gone_ones_leave() {
-        let all: Vec<usize> = (0..8).collect();
-        let mut distances = Distances::default();
-        let kept = |_| BlockFacts {
-            kept: bits::mask_of(4..8),
-            ..BlockFacts::default()
-        };
-        for number in 0..4 {
-            distances.scan(&scan(number, &all, &all[..2]), kept);
-        }
-        let lost = distances.all.greatest.beyond(0).map(|lost| lost as u64);
-        assert_eq!(lost, [4, 0, 3]);
-        assert_eq!(
-            distances.all.greatest.least_for(3.0, [1.0, 1.0, 0.0]),
-            6,
-            "two hot pages, four that stay"
-        );
-        let after = distances.scan(&scan(4, &all[..2], &[]), kept);
-        assert_eq!(after.pages, 2);
-        distances.end(TARGET);
-        assert_eq!(distances.all.last_seen.sum(0..distances.ends.len()), 0);
-    }
-}
+mod tests;

@@ -49,27 +49,30 @@ impl Misses {
     pub(crate) fn with_censored(mut self, censored: &Self, most: u64) -> Self {
         let len = self.classes.len().max(censored.classes.len());
         self.classes.resize(len, [0.0; 3]);
-        let mut left = [0.0; 3];
-        let mut last = 0;
-        for (kind, left) in left.iter_mut().enumerate() {
+        for kind in 0..3 {
             let at = |class: usize| censored.classes.get(class).map_or(0.0, |of| of[kind]);
             let sum = |class: usize| self.classes[class][kind] + at(class);
-            let mut beyond: f64 = (0..len).map(sum).sum();
-            last = last.max((0..len).rev().find(|class| sum(*class) > 0.0).unwrap_or(0));
-            *left = beyond;
+            let all: f64 = (0..len).map(sum).sum();
+            // What is less is left by rounding.
+            let least = 1e-9 * all;
+            let last = (0..len).rev().find(|class| sum(*class) > least);
+            let (mut beyond, mut left) = (all, all);
             for class in 0..len {
                 let seen = self.classes[class][kind];
-                let share = if seen > 0.0 {
+                let share = if seen > least && beyond > 0.0 {
                     (seen / beyond).min(1.0)
                 } else {
                     0.0
                 };
-                self.classes[class][kind] = *left * share;
-                *left *= 1.0 - share;
+                self.classes[class][kind] = left * share;
+                left *= 1.0 - share;
                 beyond -= seen + at(class);
             }
+            let mut rest = [0.0; 3];
+            rest[kind] = left;
+            let last = last.map_or(0, last_of);
+            self.spread(most.min(last + 1), most, rest);
         }
-        self.spread(most.min(last_of(last) + 1), most, left);
         self
     }
 

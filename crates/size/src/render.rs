@@ -12,11 +12,10 @@ use isotherm_report::render::page::subject;
 use isotherm_report::{Column, ColumnValue, Render, Style, Tabulate, column};
 
 use crate::report::{SizeAdvice, SizeEstimate, SizeReport, TrialsEnd, Verified};
+use crate::size::UNSEEN_MIN;
 
 /// Growth below this share of the memory in an hour is not worth a line.
 const GROWS: f64 = 0.01;
-/// Least memory unseen by scans that is mentioned.
-const UNSEEN_MIN: u64 = 1 << 20;
 
 /// Longer watches are not proposed.
 const LONGEST: Nanos = Nanos(30 * 86_400_000_000_000);
@@ -192,11 +191,13 @@ impl SizeReport {
                 remarks.push(format!("{bytes} of page cache is not mapped: {use_of}"));
             }
         }
-        if let Some(unseen) = memory.unseen.filter(|unseen| unseen.bytes >= UNSEEN_MIN) {
-            let [bytes, most] = [unseen.bytes, unseen.high_bytes].map(|bytes| style.bytes(bytes));
+        if let Some(unseen) = memory
+            .unseen_peak_bytes
+            .filter(|bytes| *bytes >= UNSEEN_MIN)
+        {
+            let bytes = style.bytes(unseen);
             remarks.push(format!(
-                "{bytes} of processes that end before they are scanned count as needed; at most {most}, with shared \
-                 memory that no process maps"
+                "up to {bytes} of processes that end before they are scanned count as needed while they are there"
             ));
         }
         remarks.extend(self.growth_text(style));

@@ -93,9 +93,9 @@ pub struct SizedMemory {
     pub kernel_peak_bytes: Option<u64>,
     /// Part of it that the kernel frees when memory is short, when it was largest; `null` where that is not known.
     pub kernel_reclaimable_bytes: Option<u64>,
-    /// Memory of the control group that no scan saw: of processes that end before, and at most shared memory that no
-    /// process maps, too; `null` where no group was watched.
-    pub unseen: Option<SizeEstimate>,
+    /// Anonymous memory of the control group that no scan saw, at its peak: of processes that end before. It counts as
+    /// needed while it is there; `null` where no whole group was watched.
+    pub unseen_peak_bytes: Option<u64>,
     /// Page cache that is charged to the control group and not mapped, at its peak.
     pub unmapped_peak_bytes: Option<u64>,
     /// The part of it that is needed; `null` where its ages are not known.

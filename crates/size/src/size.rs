@@ -26,6 +26,8 @@ const UNMEASURED: [f64; 2] = [0.5, 2.0];
 const KERNEL_LRU: f64 = 1.05;
 /// No program lives on less: the kernel charges 64 pages at once for each CPU.
 const LEAST: u64 = 256 << 10;
+/// Least memory unseen by scans that counts: charges are counted in batches.
+pub(crate) const UNSEEN_MIN: u64 = 1 << 20;
 /// Number of points of the curve.
 const POINTS: u64 = 32;
 
@@ -74,9 +76,8 @@ pub struct Size {
     peaks: Peaks,
     /// Unmapped page cache at the last scan of it.
     cached: Option<CachedBytes>,
-    /// Anonymous and shared memory that the group is charged for beyond what scans saw, at each sample: the least and the
-    /// most that it can be.
-    unseen: Vec<[u64; 2]>,
+    /// Time of the last sample of the group's charge.
+    charged_at: Option<Nanos>,
     /// Whether all processes of a watched group are reported, with all of their memory.
     is_whole: bool,
     names: BTreeSet<String>,
@@ -118,6 +119,8 @@ struct Peaks {
     kernel_reclaimable: Option<u64>,
     unmapped: Option<u64>,
     charged_swap_backed: Option<u64>,
+    /// Memory of the group beyond what scans saw: of processes, and with shared memory that no process maps.
+    unseen: Option<[u64; 2]>,
 }
 
 impl Size {
@@ -143,7 +146,7 @@ impl Size {
             page_seconds: [0.0; 2],
             peaks: Peaks::default(),
             cached: None,
-            unseen: Vec::new(),
+            charged_at: None,
             names: BTreeSet::new(),
             cpu: BTreeMap::new(),
         }
@@ -216,22 +219,36 @@ impl Size {
         }
     }
 
+    /// Takes in the anonymous and shared memory that the group is charged for.
+    fn see_unseen(&mut self, anonymous: u64, shared: u64, time: Nanos) {
+        let mapped = self.total();
+        let before = self.charged_at.replace(time);
+        let swap_backed = anonymous + shared;
+        self.peaks.charged_swap_backed = self.peaks.charged_swap_backed.max(Some(swap_backed));
+        // The first scans do not cover all memory yet.
+        let begins = self.from.map(|from| from + Nanos(3 * self.interval().0));
+        let Some(before) = before.filter(|_| begins.is_some_and(|begins| time >= begins)) else {
+            return;
+        };
+        if !self.is_whole {
+            return;
+        }
+        // Some pages of private mappings of files are anonymous.
+        let unseen = anonymous.saturating_sub(mapped.pages * PAGE_SIZE);
+        if unseen >= UNSEEN_MIN {
+            self.distances.unseen(unseen / PAGE_SIZE, before, time);
+        }
+        // Shared memory that no process maps any more may still be read and written as files.
+        let seen = (mapped.pages - mapped.file_pages) * PAGE_SIZE;
+        let most = swap_backed.saturating_sub(seen);
+        let [peak, peak_most] = self.peaks.unseen.unwrap_or_default();
+        self.peaks.unseen = Some([peak.max(unseen), peak_most.max(most)]);
+    }
+
     fn charge(&mut self, charge: &GroupCharge, time: Nanos) {
         let mapped = self.total();
         if let Some(anonymous) = charge.anonymous {
-            let swap_backed = anonymous + charge.shared.unwrap_or(0);
-            self.peaks.charged_swap_backed = self.peaks.charged_swap_backed.max(Some(swap_backed));
-            // The first scans do not cover all memory yet.
-            let begins = self.from.map(|from| from + Nanos(3 * self.interval().0));
-            if self.is_whole && begins.is_some_and(|begins| time >= begins) {
-                // Some pages of private mappings of files are anonymous. Shared memory that no process maps any more may
-                // still be read and written as files.
-                let seen = mapped.pages - mapped.file_pages;
-                self.unseen.push([
-                    anonymous.saturating_sub(mapped.pages * PAGE_SIZE),
-                    swap_backed.saturating_sub(seen * PAGE_SIZE),
-                ]);
-            }
+            self.see_unseen(anonymous, charge.shared.unwrap_or(0), time);
         }
         let peaks = &mut self.peaks;
         peaks.charged = peaks.charged.max(charge.total);
@@ -324,6 +341,8 @@ impl Accumulate for Size {
             Item::Usage(usage) if self.context.admits_time(usage.time) => self.usage(usage),
             Item::Calibration(sample) => self.calibration = Some(sample.costs.clone()),
             Item::TargetStart(start) if self.context.admits_target(start.target) => {
+                // A process that executes another program keeps its number.
+                self.distances.end(start.target);
                 let name = isotherm_record::printable(&start.name).into_owned();
                 self.names.insert(name);
             }
@@ -447,7 +466,7 @@ impl Size {
             kernel_peak_bytes: peaks.kernel,
             kernel_reclaimable_bytes: peaks.kernel_reclaimable,
             unmapped_peak_bytes: peaks.unmapped,
-            unseen: (!self.unseen.is_empty()).then(|| self.unseen()),
+            unseen_peak_bytes: peaks.unseen.map(|[unseen, _]| unseen),
             unmapped_needed: self.cached.map(|cached| {
                 let needed = needed(&cached);
                 needed.map(|bytes| bytes.min(peaks.unmapped.unwrap_or(bytes)))
@@ -473,33 +492,27 @@ impl Size {
         kernel.plus(memory.unmapped_needed.unwrap_or(not_known))
     }
 
-    /// Returns the memory that no scan sees: of processes that end before, and at most shared memory that no process maps,
-    /// too. Half of the time it is less than the estimate.
-    fn unseen(&self) -> SizeEstimate {
-        let mut least: Vec<u64> = self.unseen.iter().map(|[least, _]| *least).collect();
-        least.sort_unstable();
+    /// Returns the part of shared memory that no process maps which is needed: nothing, or at most all.
+    fn unseen_shared(&self) -> SizeEstimate {
+        let [processes, all] = self.peaks.unseen.unwrap_or_default();
         SizeEstimate {
-            bytes: least.get(least.len() / 2).copied().unwrap_or(0),
-            low_bytes: 0,
-            high_bytes: { self.unseen.iter().map(|[_, most]| *most) }
-                .max()
-                .unwrap_or(0),
+            high_bytes: all.saturating_sub(processes),
+            ..SizeEstimate::default()
         }
     }
 
     fn with_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
         let floor = self.peaks.kept + LEAST.min(memory.mapped_peak_bytes);
-        let mapped = losses.least(&self.distances.all, memory.mapped_peak_bytes);
+        let most = memory.mapped_peak_bytes + memory.unseen_peak_bytes.unwrap_or(0);
+        let mapped = losses.least(&self.distances.all, most);
         let mapped = mapped.map(|bytes| bytes.max(floor.min(memory.mapped_peak_bytes)));
         let request = mapped
             .plus(Self::not_mapped(memory))
-            .plus(memory.unseen.unwrap_or_default());
+            .plus(self.unseen_shared());
         let request =
             request.map(|bytes| bytes.min(memory.peak_bytes.max(memory.mapped_peak_bytes)));
         let burst = self.burst();
         let burst = burst.min(memory.mapped_peak_bytes.saturating_sub(mapped.bytes));
-        // What grew since a scan is a part of what that did not see.
-        let burst = burst.saturating_sub(memory.unseen.unwrap_or_default().bytes);
         let limit = request.plus(SizeEstimate::exactly(burst));
         let swap_backed = memory.swap_backed_peak_bytes;
         // At worst, all memory of files is in use, and takes the place of the rest.

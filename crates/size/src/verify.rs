@@ -3,10 +3,11 @@
 //! Approach: the group is limited to the estimate, and its loss is measured for some seconds, once it has settled. If
 //! it loses too much, the limit rises, first by a twentieth, until it fits. Else the limit falls, until it does not fit.
 //! Limits between the two follow, until they differ by a twentieth. A trial ends early once it has lost what it may lose
-//! in all of its time. After a limit that does not fit, the limit of before is set until the group has read back what it
-//! uses. Else these reads would count against the next limit.
+//! in all of its time. After a limit that does not fit, the group gets its own limit until it has read back what it uses.
+//! Else these reads would count against the next limit.
 //!
-//! Limits: a trial of seconds does not show what happens once a minute.
+//! Limits: a trial of seconds does not show what happens once a minute. A recovery ends after two quiet seconds, before
+//! memory returns that is used less often.
 
 use std::time::Duration;
 
@@ -23,9 +24,9 @@ const LOOKS: u32 = 15;
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Number of looks in a row without loss that end a recovery.
-const RECOVERED_LOOKS: u32 = 3;
+const RECOVERED_LOOKS: u32 = 2;
 /// Most looks of a recovery.
-const RECOVERY_LOOKS: u32 = 60;
+const RECOVERY_LOOKS: u32 = 20;
 /// Share of the allowed loss up to which a recovery counts it as none.
 const RECOVERED: f64 = 0.25;
 /// Factor between the limits that are found: one that fits, one that does not.
@@ -70,7 +71,7 @@ fn least(trials: &[TriedLimit]) -> Option<u64> {
     fits.map(|trial| trial.limit_bytes).min()
 }
 
-/// Tries limits from the estimate `start` on. The limit of the last trial is left in place.
+/// Tries limits from the estimate `start` on. The caller sets the limit that stays.
 pub fn verify(
     report: &SizeReport,
     start: SizeEstimate,
@@ -118,7 +119,7 @@ pub fn verify(
     })
 }
 
-/// Waits until the group has read back what it uses, for a minute at most. Returns the end of all trials, if they end
+/// Waits until the group has read back what it uses, for 20 s at most. Returns the end of all trials, if they end
 /// meanwhile.
 fn recovered(allowed: f64, group: &mut impl LimitedGroup) -> anyhow::Result<Option<TrialsEnd>> {
     group.free()?;

@@ -704,8 +704,8 @@ class SizedMemory(TypedDict):
     unmapped_needed: NotRequired[SizeEstimate | None]
     # Page cache that is charged to the control group and not mapped, at its peak.
     unmapped_peak_bytes: NotRequired[int | None]
-    # Memory of the control group that no scan saw: of processes that end before, and at most shared memory that no process maps, too; `null` where no group was watched.
-    unseen: NotRequired[SizeEstimate | None]
+    # Anonymous memory of the control group that no scan saw, at its peak: of processes that end before. It counts as needed while it is there; `null` where no whole group was watched.
+    unseen_peak_bytes: NotRequired[int | None]
 
 
 class TriedLimit(TypedDict):
