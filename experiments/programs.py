@@ -90,6 +90,7 @@ PROGRAMS = {
         "serve": 'exec memcached -u nobody -s "$DIR/socket" -a 0777 -m 4000 -t 2',
         "load": f'{YCSB} load memcached "$DIR/socket" 500000',
         "drive": f'{YCSB} read memcached "$DIR/socket" 500000 zipf 100000 10000',
+        "trial": 60,
     },
     "jvm/zipf": {
         "setup": f"{YCSB} build",
@@ -125,7 +126,7 @@ PROGRAMS = {
         "serve": 'while :; do g++ -O2 -c -o "$DIR/main.o" "$DIR/main.cc"; done',
     },
     "sqlite/zipf": {"serve": 'exec python3 -c "$SQLITE"', "settle": 30},
-    "python/turns": {"serve": 'exec python3 -c "$TURNS"', "settle": 30},
+    "python/turns": {"serve": 'exec python3 -c "$TURNS"', "settle": 30, "trial": 60},
     "node": {"serve": 'exec node -e "$NODE"', "settle": 15},
     "go": {
         "setup": 'printf %s "$GO" > "$DIR/main.go"; cd "$DIR"; GOCACHE="$DIR/cache" go build -o service main.go',
@@ -145,6 +146,12 @@ def group_root():
     return root if (root / "cgroup.controllers").exists() else root / "memory"
 
 
+def groups_of(name):
+    """The group, and on machines with both versions of control groups that of version 2, which knows pressure."""
+    unified = Path("/sys/fs/cgroup/unified")
+    return [top / name for top in (group_root(), unified) if (top / "cgroup.procs").exists()]
+
+
 def counters(path):
     return {name: int(value) for name, value in (line.split() for line in path.read_text().splitlines())}
 
@@ -161,7 +168,7 @@ def kib_of(pid, file, name):
     return sum(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
 
-def end(started, group):
+def end(started, groups):
     for process in started:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -169,25 +176,28 @@ def end(started, group):
             pass
         process.wait()
     for _ in range(200):
-        for pid in processes(group):
+        for pid in processes(groups[0]):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
         try:
-            group.rmdir()
+            for group in groups:
+                if group.exists():
+                    group.rmdir()
             return
         except OSError:
             time.sleep(0.1)
-    print(f"cannot remove {group}", file=sys.stderr)
+    print(f"cannot remove {groups}", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def running(program, **environment):
     """Runs a program of PROGRAMS, and what drives it, until the end of the block; yields its control group."""
     directory = Path(tempfile.mkdtemp(prefix="isotherm-programs-"))
-    group = group_root() / f"isotherm-programs-{os.getpid()}"
-    group.mkdir()
+    groups = groups_of(f"isotherm-programs-{os.getpid()}")
+    for group in groups:
+        group.mkdir()
     sources = {"NODE": NODE, "GO": GO, "SQLITE": SQLITE, "TURNS": TURNS}
     environment = {**os.environ, **sources, "DIR": str(directory), "EXPERIMENT": str(HERE), **environment}
     started = []
@@ -207,15 +217,15 @@ def running(program, **environment):
 
     try:
         finish(program.get("setup"))
-        start(f'echo $BASHPID > "{group}/cgroup.procs"; ' + program["serve"])
+        start("".join(f'echo $BASHPID > "{group}/cgroup.procs"; ' for group in groups) + program["serve"])
         time.sleep(2)
         finish(program.get("load"))
         if "drive" in program:
             start(program["drive"])
         time.sleep(program.get("settle", 5))
-        yield group
+        yield groups[0]
     finally:
-        end(started, group)
+        end(started, groups)
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -4,7 +4,8 @@
     python3 experiments/size.py [--isotherm PATH] [--seconds 120] [--out FILE] [PROGRAM ...]
 
 Each program runs in a control group of its own, unlimited, for --seconds. Then `size --verify` lowers and raises the
-limit, until two are found that differ by a twentieth: one that is enough, and one that is not.
+limit, until two are found that differ by a twentieth: one that is enough, and one that is not. Without swap
+(`isotherm swap off`) it does so by the columns without swap.
 Beside that: usage, the working set that the kubelet counts, peak RSS, PSS, the Vertical Pod Autoscaler's rule, and the
 size at a loss of 0.1 %, which is senpai's target pressure. Needs root, swap (`isotherm swap zram --size 8G`), and what
 `scripts/install-deps eval` installs. Writes a table in Markdown to standard output, and all numbers to FILE.
@@ -31,7 +32,9 @@ def others(group):
 def measure(_, program, options):
     with running(program) as group:
         seen = others(group)
-        report = asked(options, "size", "--cgroup", group.name, "--duration", f"{options.seconds}s", "--verify")
+        trial = f"{program.get('trial', 15)}s"
+        words = ["--duration", f"{options.seconds}s", "--verify", "--trial", trial]
+        report = asked(options, "size", "--cgroup", group.name, *words)
     report.pop("record")
     return {"others": seen, "size": report}
 
@@ -47,7 +50,9 @@ def at_loss(report, slowdown):
 
 def row(result):
     report, seen = result["size"], result["others"]
-    request, verified = report["with_swap"]["request"], report["verified"]
+    verified = report["verified"]
+    advice = "with_swap" if report["machine_swap_bytes"] else "without_swap"
+    request = report[advice]["request"]
     truth = verified["least_bytes"]
     off = "-" if truth is None else f"{100 * (request['bytes'] / truth - 1):+.0f} %"
     holds = truth is not None and request["low_bytes"] <= truth <= request["high_bytes"] * 1.025

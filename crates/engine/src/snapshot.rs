@@ -314,4 +314,12 @@ pub struct GroupCharge {
     pub kernel_reclaimable: Option<u64>,
     /// Swapped-out memory.
     pub swap: Option<u64>,
+    /// Part of the page cache and of shared memory that processes map, of whichever group.
+    pub mapped: Option<u64>,
+    /// Greatest `total` since the group began, or since this was reset (`memory.peak`).
+    pub peak: Option<u64>,
+    /// Pages of anonymous and shared memory that were read back so far, after they had been reclaimed.
+    pub swap_refaults: Option<u64>,
+    /// Pages of files that were read back so far.
+    pub file_refaults: Option<u64>,
 }

@@ -127,14 +127,6 @@ impl GroupMemory {
             used: read("memory.current").or_else(|| read("memory.usage_in_bytes")),
         }
     }
-
-    /// Returns the pages of files that the group at `directory` has read again after they were reclaimed, those below it
-    /// included; `None` where the kernel does not count them.
-    pub fn file_refaults(directory: &Path) -> Option<u64> {
-        let stat = fs::read_to_string(directory.join("memory.stat")).ok()?;
-        let of_all = text::counter(&stat, "total_workingset_refault_file");
-        of_all.or_else(|| text::counter(&stat, "workingset_refault_file"))
-    }
 }
 
 /// Returns the smallest limit of the group at `directory` and those above it, and the memory charged against it.
@@ -167,6 +159,10 @@ fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
         kernel: get("kernel", "").or_else(|| number("memory.kmem.usage_in_bytes")),
         kernel_reclaimable: get("slab_reclaimable", ""),
         swap: number("memory.swap.current").or_else(|| get("", "total_swap")),
+        mapped: get("file_mapped", "total_mapped_file"),
+        peak: number("memory.peak").or_else(|| number("memory.max_usage_in_bytes")),
+        swap_refaults: get("workingset_refault_anon", "total_workingset_refault_anon"),
+        file_refaults: get("workingset_refault_file", "total_workingset_refault_file"),
     }
 }
 
@@ -181,6 +177,22 @@ pub fn processes(directory: &Path) -> Vec<u32> {
         found.extend(pids.filter(|&pid| pid != 0));
     }
     found.into_iter().collect()
+}
+
+/// Returns the group of version 2 with the processes of the one at `directory`. On machines with both versions it has the
+/// same name, and knows pressure. Returns `None` if it is the topmost one, or most of its processes are others.
+pub(crate) fn twin(directory: &Path) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let name = cgroup_mounts(&mounts).find_map(|top| directory.strip_prefix(top).ok())?;
+    let twin = Path::new(cgroup_mounts(&mounts).next()?).join(name);
+    let (there, own) = (processes(&twin), processes(directory));
+    // Some begin or end meanwhile.
+    let nr_both = there
+        .iter()
+        .filter(|pid| own.binary_search(pid).is_ok())
+        .count();
+    let is_twin = !name.as_os_str().is_empty() && 2 * nr_both > there.len();
+    is_twin.then_some(twin)
 }
 
 /// Returns the CPU time of the group at `directory` and those below it, ended processes included (version 2).
@@ -372,7 +384,8 @@ mod tests {
 
     #[test]
     fn a_charge_is_of_the_groups_below_as_well() {
-        let v1 = "cache 1\nshmem 2\ntotal_cache 700\ntotal_rss 50\ntotal_shmem 300\ntotal_swap 9\n";
+        let v1 = "cache 1\nshmem 2\ntotal_cache 700\ntotal_rss 50\ntotal_shmem 300\ntotal_swap 9\n\
+                  total_mapped_file 310\ntotal_workingset_refault_file 4\n";
         let charge = charge_of(v1, |name| (name == "memory.usage_in_bytes").then_some(800));
         let mut wanted = GroupCharge {
             total: Some(800),
@@ -380,11 +393,14 @@ mod tests {
             shared: Some(300),
             page_cache: Some(400),
             kernel: None,
-            kernel_reclaimable: None,
             swap: Some(9),
+            mapped: Some(310),
+            file_refaults: Some(4),
+            ..GroupCharge::default()
         };
         assert_eq!(charge, wanted);
-        let v2 = "anon 50\nfile 700\nkernel 20\nshmem 300\nslab_reclaimable 8\n";
+        let v2 = "anon 50\nfile 700\nkernel 20\nshmem 300\nslab_reclaimable 8\nfile_mapped 310\n\
+                  workingset_refault_file 4\n";
         let charge = charge_of(v2, |name| (name == "memory.swap.current").then_some(9));
         wanted.total = None;
         wanted.kernel = Some(20);

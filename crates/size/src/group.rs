@@ -4,9 +4,9 @@
 //! is off meanwhile, so that a process that finds no memory waits for the next look. What was set before is noted
 //! first, in `/run/isotherm`; after a crash the next command sets it again ([`recover`]).
 //!
-//! The loss is the greatest of three: the time by PSI in which some task waited for memory (version 2), major faults
-//! times the cost of a refault, and the delays of threads, where delay accounting is on. To the last two comes the time
-//! of files' refaults. While a process waits for the OOM killer, all time is lost.
+//! The loss is the greatest of three: the time by PSI in which some task waited for memory (version 2, or version 1
+//! beside it), major faults times the cost of a refault, and the delays of threads, where delay accounting is on. To the
+//! last two comes the time of files' refaults. While a process waits for the OOM killer, all time is lost.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_engine::Nanos;
-use isotherm_linux::cgroup::{self, GroupMemory};
+use isotherm_linux::cgroup;
 use isotherm_linux::delays::Delays;
 use isotherm_linux::process::{self, Process};
 use isotherm_linux::{pressure, state};
@@ -46,7 +46,7 @@ pub struct TriedGroup {
     last_look: Instant,
     seen: BTreeMap<u32, (u64, Nanos)>,
     delays: Option<Delays>,
-    psi_us: u64,
+    psi_us: Option<u64>,
     file_cost: Nanos,
     file_refaults: u64,
     is_kept: bool,
@@ -94,7 +94,7 @@ impl TriedGroup {
             last_look: Instant::now(),
             seen: BTreeMap::new(),
             delays: Delays::open().ok(),
-            psi_us: 0,
+            psi_us: None,
             file_cost: report.costs.file_ns,
             file_refaults: 0,
             is_kept: false,
@@ -168,14 +168,18 @@ impl LimitedGroup for TriedGroup {
 
     fn look(&mut self) -> anyhow::Result<GroupState> {
         let (waited, faults, is_alive) = self.new_waits();
-        let file_refaults = GroupMemory::file_refaults(&self.directory).unwrap_or(0);
+        let charge = cgroup::charge(&self.directory);
+        let file_refaults = charge.file_refaults.unwrap_or(0);
         let new = file_refaults.saturating_sub(self.file_refaults);
         self.file_refaults = file_refaults;
         let waited = waited + Nanos(new.saturating_mul(self.file_cost.0));
         let waited = Nanos((waited.0 as f64 / self.nr_running) as u64);
-        let psi_us = pressure::some_memory_us(Some(&self.directory)).unwrap_or(0);
-        let by_psi = Nanos(psi_us.saturating_sub(self.psi_us).saturating_mul(1000));
-        self.psi_us = psi_us;
+        let psi_us = pressure::some_memory_us(Some(&self.directory));
+        let psi_before = std::mem::replace(&mut self.psi_us, psi_us);
+        let by_psi = psi_us.zip(psi_before);
+        let by_psi = by_psi.map_or(Nanos(0), |(now, before)| {
+            Nanos::from_micros(now.saturating_sub(before))
+        });
         let elapsed = std::mem::replace(&mut self.last_look, Instant::now()).elapsed();
         let lost = if self.is_stuck() {
             Nanos(elapsed.as_nanos() as u64)
@@ -185,7 +189,7 @@ impl LimitedGroup for TriedGroup {
         self.state = GroupState {
             lost: self.state.lost + lost,
             major_faults: self.state.major_faults + faults,
-            used_bytes: GroupMemory::of(&self.directory).used.unwrap_or(0),
+            used_bytes: charge.total.unwrap_or(0),
             is_alive,
         };
         Ok(self.state)

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod buckets;
+mod charge;
 mod counts;
 mod distances;
 #[cfg(feature = "live")]

@@ -11,8 +11,8 @@ use isotherm_report::ColumnType::{Name, U64};
 use isotherm_report::render::page::subject;
 use isotherm_report::{Column, ColumnValue, Render, Style, Tabulate, column};
 
+use crate::charge::UNSEEN_MIN;
 use crate::report::{SizeAdvice, SizeEstimate, SizeReport, TrialsEnd, Verified};
-use crate::size::UNSEEN_MIN;
 
 /// Growth below this share of the memory in an hour is not worth a line.
 const GROWS: f64 = 0.01;
@@ -79,7 +79,7 @@ impl Render for SizeReport {
 
     fn svg(&self) -> String {
         let most = self.memory.peak_bytes.max(1) as f64;
-        let advice = SETTINGS.iter().zip(self.with_swap.values());
+        let advice = SETTINGS.iter().zip(self.advice().0.values());
         let rows = advice.map(|(name, value)| Bar {
             label: (*name).to_owned(),
             value: format!(
@@ -147,9 +147,11 @@ impl SizeReport {
         } else {
             "need"
         };
-        let [need, peak] = [self.with_swap.request.bytes, self.memory.peak_bytes];
+        let (advice, has_swap) = self.advice();
+        let [need, peak] = [advice.request.bytes, self.memory.peak_bytes];
+        let without = if has_swap { "" } else { ", without swap" };
         format!(
-            "{names} {verb} {} of {} at most, if a loss of {} is allowed",
+            "{names} {verb} {} of {} at most, if a loss of {} is allowed{without}",
             style.bytes(need),
             style.bytes(peak),
             units::format_share(self.max_slowdown)
@@ -158,6 +160,38 @@ impl SizeReport {
 
     fn remarks(&self, style: &Style) -> Vec<String> {
         let mut remarks = vec![self.horizon(style), self.cost(style)];
+        if self.present_slowdown > self.max_slowdown {
+            remarks.push(format!(
+                "It is short of memory: it lost {} of its time by reading back what the kernel had reclaimed. How much more \
+                 it needs is not known: raise its limit, and ask again",
+                units::format_share(self.present_slowdown)
+            ));
+        }
+        self.add_memory(&mut remarks, style);
+        remarks.extend(self.growth_text(style));
+        remarks.extend(self.programs.iter().map(|of| {
+            let now = of.now.as_deref();
+            let now = now.map_or_else(|| "not found".to_owned(), |now| format!("{now} now"));
+            let now = isotherm_record::printable(&now).into_owned();
+            format!(
+                "{} (pid {}), {}: {now}; {}",
+                of.program, of.pid, of.setting, of.advice
+            )
+        }));
+        remarks.extend(
+            self.verified
+                .as_ref()
+                .map(|verified| tried(verified, style)),
+        );
+        remarks.extend(
+            self.saved_per_month
+                .map(|saved| format!("The rest costs {saved:.2} a month by your price")),
+        );
+        remarks
+    }
+
+    /// Adds what of the memory is special.
+    fn add_memory(&self, remarks: &mut Vec<String>, style: &Style) {
         let memory = &self.memory;
         if memory.unknown_mean_bytes > 0 {
             let unknown = style.bytes(memory.unknown_mean_bytes);
@@ -200,26 +234,13 @@ impl SizeReport {
                 "up to {bytes} of processes that end before they are scanned count as needed while they are there"
             ));
         }
-        remarks.extend(self.growth_text(style));
-        remarks.extend(self.programs.iter().map(|of| {
-            let now = of.now.as_deref();
-            let now = now.map_or_else(|| "not found".to_owned(), |now| format!("{now} now"));
-            let now = isotherm_record::printable(&now).into_owned();
-            format!(
-                "{} (pid {}), {}: {now}; {}",
-                of.program, of.pid, of.setting, of.advice
-            )
-        }));
-        remarks.extend(
-            self.verified
-                .as_ref()
-                .map(|verified| tried(verified, style)),
-        );
-        remarks.extend(
-            self.saved_per_month
-                .map(|saved| format!("The rest costs {saved:.2} a month by your price")),
-        );
-        remarks
+        if let Some(foreign) = memory.foreign_bytes.filter(|bytes| *bytes >= UNSEEN_MIN) {
+            let bytes = style.bytes(foreign);
+            remarks.push(format!(
+                "{bytes} that it maps are charged to other control groups, which used them first: a limit of this one does \
+                 not count them"
+            ));
+        }
     }
 
     fn horizon(&self, style: &Style) -> String {

@@ -100,6 +100,9 @@ pub struct SizedMemory {
     pub unmapped_peak_bytes: Option<u64>,
     /// The part of it that is needed; `null` where its ages are not known.
     pub unmapped_needed: Option<SizeEstimate>,
+    /// Mapped memory that other control groups are charged for, such as libraries that another program read first. Limits
+    /// of this group do not count it; `null` where that is not known.
+    pub foreign_bytes: Option<u64>,
 }
 
 /// Present limits of the control group; `null` where there is no limit.
@@ -231,6 +234,11 @@ pub struct SizeReport {
     pub max_slowdown: f64,
     /// Mean number of threads that ran at once, at least 1: a refault delays one of them.
     pub nr_running: f64,
+    /// The share of its time that the program lost while it was watched, by reading back what had been reclaimed. The
+    /// kernel counts such reads by control group; 0 without one.
+    pub present_slowdown: f64,
+    /// Size of the machine's swap; `null` where the record does not say it.
+    pub machine_swap_bytes: Option<u64>,
     /// Cost of refaults.
     pub costs: RefaultCosts,
     /// Memory by kind.
@@ -255,4 +263,19 @@ pub struct SizeReport {
     pub trusted_after_ns: Nanos,
     /// Loss by limit, from the least limit.
     pub points: Vec<SizePoint>,
+}
+
+impl SizeReport {
+    /// Returns the numbers that hold here, and whether swap takes what does not fit: not if the machine has none, or the
+    /// control group may use none.
+    pub fn advice(&self) -> (SizeAdvice, bool) {
+        let is_forbidden = self.today.is_some_and(|today| today.swap_bytes == Some(0));
+        let has_swap = self.machine_swap_bytes != Some(0) && !is_forbidden;
+        let advice = if has_swap {
+            self.with_swap
+        } else {
+            self.without_swap
+        };
+        (advice, has_swap)
+    }
 }

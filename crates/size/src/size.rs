@@ -6,11 +6,12 @@ use isotherm_engine::address::is_name_of_file;
 use isotherm_engine::calibration::{Calibration, Measured, SWAP_COST};
 use isotherm_engine::monitor::bits::{NONE, mask, or};
 use isotherm_engine::page_cache::CachedBytes;
-use isotherm_engine::{AddressRange, BLOCK_SIZE, GroupCharge, Nanos, PAGE_SIZE, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::pages::PageSnapshot;
 use isotherm_report::{Accumulate, MappingTable, RecordContext, RecordEnd, Scope};
 
+use crate::charge::{Charged, Charges};
 use crate::distances::{BlockFacts, Distances, Order, Resident};
 use crate::growth::Growth;
 use crate::misses::{Lost, Misses, cost_of};
@@ -26,8 +27,6 @@ const UNMEASURED: [f64; 2] = [0.5, 2.0];
 const KERNEL_LRU: f64 = 1.05;
 /// No program lives on less: the kernel charges 64 pages at once for each CPU.
 const LEAST: u64 = 256 << 10;
-/// Least memory unseen by scans that counts: charges are counted in batches.
-pub(crate) const UNSEEN_MIN: u64 = 1 << 20;
 /// Number of points of the curve.
 const POINTS: u64 = 32;
 
@@ -76,32 +75,12 @@ pub struct Size {
     peaks: Peaks,
     /// Unmapped page cache at the last scan of it.
     cached: Option<CachedBytes>,
-    /// Time of the last sample of the group's charge.
-    charged_at: Option<Nanos>,
+    charges: Charges,
     /// Whether all processes of a watched group are reported, with all of their memory.
     is_whole: bool,
     names: BTreeSet<String>,
     /// CPU time of each target at the first and at the last sample.
     cpu: BTreeMap<u32, [Nanos; 2]>,
-}
-
-/// Returns the part of unmapped page cache that is needed: the pages that were used again, the same share of those of
-/// unknown age, and at least those that are not written yet.
-fn needed(cached: &CachedBytes) -> SizeEstimate {
-    let unknown = cached.ages.unknown;
-    let known = cached.total().saturating_sub(unknown);
-    let share = if known > 0 {
-        (cached.used_again as f64 / known as f64).min(1.0)
-    } else {
-        1.0
-    };
-    let likely = cached.used_again + (unknown as f64 * share) as u64;
-    let most = (cached.used_again + cached.used_once + unknown).min(cached.total());
-    SizeEstimate {
-        bytes: likely.min(most).max(cached.dirty),
-        low_bytes: cached.used_again.min(most),
-        high_bytes: most.max(cached.dirty),
-    }
 }
 
 /// Greatest values over time, in bytes.
@@ -114,13 +93,6 @@ struct Peaks {
     kept: u64,
     kept_files: u64,
     swapped: u64,
-    charged: Option<u64>,
-    kernel: Option<u64>,
-    kernel_reclaimable: Option<u64>,
-    unmapped: Option<u64>,
-    charged_swap_backed: Option<u64>,
-    /// Memory of the group beyond what scans saw: of processes, and with shared memory that no process maps.
-    unseen: Option<[u64; 2]>,
 }
 
 impl Size {
@@ -146,7 +118,7 @@ impl Size {
             page_seconds: [0.0; 2],
             peaks: Peaks::default(),
             cached: None,
-            charged_at: None,
+            charges: Charges::default(),
             names: BTreeSet::new(),
             cpu: BTreeMap::new(),
         }
@@ -211,56 +183,21 @@ impl Size {
         for (target, cpu) in usage.cpu.iter().filter(|(target, _)| is_ours(target)) {
             self.cpu.entry(*target).or_insert([*cpu; 2])[1] = *cpu;
         }
+        self.charges.machine(usage);
         if let Some(charge) = &usage.charged {
-            self.charge(charge, usage.time);
+            let charged = Charged {
+                charge,
+                time: usage.time,
+                mapped: self.total(),
+                // The first scans do not cover all memory yet.
+                begins: self.from.map(|from| from + Nanos(3 * self.interval().0)),
+                is_whole: self.is_whole,
+            };
+            self.charges.take(&charged, &mut self.distances);
         }
         if let Some(cached) = &usage.cached {
             self.cached = Some(*cached);
         }
-    }
-
-    /// Takes in the anonymous and shared memory that the group is charged for.
-    fn see_unseen(&mut self, anonymous: u64, shared: u64, time: Nanos) {
-        let mapped = self.total();
-        let before = self.charged_at.replace(time);
-        let swap_backed = anonymous + shared;
-        self.peaks.charged_swap_backed = self.peaks.charged_swap_backed.max(Some(swap_backed));
-        // The first scans do not cover all memory yet.
-        let begins = self.from.map(|from| from + Nanos(3 * self.interval().0));
-        let Some(before) = before.filter(|_| begins.is_some_and(|begins| time >= begins)) else {
-            return;
-        };
-        if !self.is_whole {
-            return;
-        }
-        // Some pages of private mappings of files are anonymous.
-        let unseen = anonymous.saturating_sub(mapped.pages * PAGE_SIZE);
-        if unseen >= UNSEEN_MIN {
-            self.distances.unseen(unseen / PAGE_SIZE, before, time);
-        }
-        // Shared memory that no process maps any more may still be read and written as files.
-        let seen = (mapped.pages - mapped.file_pages) * PAGE_SIZE;
-        let most = swap_backed.saturating_sub(seen);
-        let [peak, peak_most] = self.peaks.unseen.unwrap_or_default();
-        self.peaks.unseen = Some([peak.max(unseen), peak_most.max(most)]);
-    }
-
-    fn charge(&mut self, charge: &GroupCharge, time: Nanos) {
-        let mapped = self.total();
-        if let Some(anonymous) = charge.anonymous {
-            self.see_unseen(anonymous, charge.shared.unwrap_or(0), time);
-        }
-        let peaks = &mut self.peaks;
-        peaks.charged = peaks.charged.max(charge.total);
-        if charge.kernel > peaks.kernel {
-            peaks.kernel_reclaimable = charge.kernel_reclaimable;
-        }
-        peaks.kernel = peaks.kernel.max(charge.kernel);
-        let mapped_files = mapped.file_pages * PAGE_SIZE;
-        let unmapped = charge
-            .page_cache
-            .map(|files| files.saturating_sub(mapped_files));
-        peaks.unmapped = peaks.unmapped.max(unmapped);
     }
 
     fn costs(&self) -> RefaultCosts {
@@ -301,6 +238,8 @@ struct Losses {
     seconds: f64,
     nr_running: f64,
     max_slowdown: f64,
+    /// The loss by refaults while it was watched.
+    present: f64,
     /// Costs in nanoseconds: low, middle, high.
     costs: [Lost; 3],
 }
@@ -369,12 +308,17 @@ impl Accumulate for Size {
             seconds,
             nr_running,
             max_slowdown: self.options.max_slowdown,
+            present: { self.charges.lost_ns(&costs) }
+                .map_or(0.0, |ns| ns / 1e9 / seconds / nr_running),
             costs: [costs.low_swap_ns, costs.swap_ns, costs.high_swap_ns]
                 .map(|swap_ns| [swap_ns.0 as f64, costs.file_ns.0 as f64, 1e9 * nr_running]),
         };
         let memory = self.memory(seconds);
         let quarter = Nanos(self.to.0.saturating_sub(duration.0 / 4));
         let with_swap = self.with_swap(losses, &memory);
+        let without_swap = self.without_swap(losses, &memory);
+        let has_swap = self.charges.swap != Some(0);
+        let advice = if has_swap { with_swap } else { without_swap };
         // What is idle, read back once in the time to watch for, loses as much as is allowed.
         let idle = memory
             .mapped_peak_bytes
@@ -392,14 +336,17 @@ impl Accumulate for Size {
             peak_at_ns: self.peaks.mapped_at.since(from),
             max_slowdown: losses.max_slowdown,
             nr_running: losses.nr_running,
+            present_slowdown: losses.present,
+            machine_swap_bytes: self.charges.swap,
             costs,
             with_swap,
-            without_swap: self.without_swap(losses, &memory),
+            without_swap,
             today: None,
             programs: Vec::new(),
             verified: None,
             saved_per_month: {
-                let saved = memory.peak_bytes.saturating_sub(with_swap.request.bytes);
+                let need = advice.request.bytes;
+                let saved = memory.peak_bytes.saturating_sub(need);
                 self.options
                     .dram_price
                     .map(|price| price * saved as f64 / f64::from(1 << 30))
@@ -454,51 +401,40 @@ impl Size {
     fn memory(&self, seconds: f64) -> SizedMemory {
         let [mapped, unknown] = self.page_seconds;
         let mean = |page_seconds: f64| (page_seconds / seconds * PAGE_SIZE as f64) as u64;
-        let peaks = &self.peaks;
+        let (peaks, charges) = (&self.peaks, &self.charges);
         SizedMemory {
-            peak_bytes: peaks.charged.unwrap_or(peaks.mapped),
+            peak_bytes: charges.total.unwrap_or(peaks.mapped),
             mapped_mean_bytes: mean(mapped),
             mapped_peak_bytes: peaks.mapped,
             swap_backed_peak_bytes: peaks.swap_backed,
             file_peak_bytes: peaks.file,
             unknown_mean_bytes: mean(unknown),
             swapped_peak_bytes: peaks.swapped,
-            kernel_peak_bytes: peaks.kernel,
-            kernel_reclaimable_bytes: peaks.kernel_reclaimable,
-            unmapped_peak_bytes: peaks.unmapped,
-            unseen_peak_bytes: peaks.unseen.map(|[unseen, _]| unseen),
-            unmapped_needed: self.cached.map(|cached| {
-                let needed = needed(&cached);
-                needed.map(|bytes| bytes.min(peaks.unmapped.unwrap_or(bytes)))
-            }),
+            kernel_peak_bytes: charges.kernel,
+            kernel_reclaimable_bytes: charges.kernel_reclaimable,
+            unmapped_peak_bytes: charges.unmapped,
+            unseen_peak_bytes: charges.unseen.map(|[unseen, _]| unseen),
+            unmapped_needed: { self.cached.as_ref() }.map(|cached| charges.needed(cached)),
+            foreign_bytes: charges.foreign,
         }
     }
 
-    /// Returns the kernel memory and the unmapped page cache that are needed. Page scans do not cover them. Kernel memory
-    /// that can be freed is mostly of files: none of it may be needed, or all. Version 1 does not say how much that is.
-    fn not_mapped(memory: &SizedMemory) -> SizeEstimate {
-        let kernel = memory.kernel_peak_bytes.unwrap_or(0);
-        let reclaimable = memory.kernel_reclaimable_bytes;
-        let kernel = SizeEstimate {
-            bytes: kernel.saturating_sub(reclaimable.unwrap_or(0)),
-            low_bytes: kernel.saturating_sub(reclaimable.unwrap_or(kernel)),
-            high_bytes: kernel,
-        };
-        let unmapped = memory.unmapped_peak_bytes.unwrap_or(0);
-        let not_known = SizeEstimate {
-            low_bytes: 0,
-            ..SizeEstimate::exactly(unmapped)
-        };
-        kernel.plus(memory.unmapped_needed.unwrap_or(not_known))
-    }
-
-    /// Returns the part of shared memory that no process maps which is needed: nothing, or at most all.
-    fn unseen_shared(&self) -> SizeEstimate {
-        let [processes, all] = self.peaks.unseen.unwrap_or_default();
+    /// Returns what the group's own charge needs of `mapped` memory: others are charged for some, likely for as much used
+    /// memory as of files in general.
+    fn charged(mapped: SizeEstimate, files: SizeEstimate, memory: &SizedMemory) -> SizeEstimate {
+        let foreign = memory.foreign_bytes.unwrap_or(0);
+        let used = files.bytes as f64 / memory.file_peak_bytes.max(1) as f64;
         SizeEstimate {
-            high_bytes: all.saturating_sub(processes),
-            ..SizeEstimate::default()
+            bytes: { mapped.bytes }.saturating_sub((foreign as f64 * used.min(1.0)) as u64),
+            low_bytes: mapped.low_bytes.saturating_sub(foreign),
+            ..mapped
         }
+    }
+
+    /// Returns the needs of files alone.
+    fn files(&self, losses: Losses, memory: &SizedMemory) -> SizeEstimate {
+        let files = losses.least(&self.distances.files, memory.file_peak_bytes);
+        files.map(|bytes| bytes.max(self.peaks.kept_files))
     }
 
     fn with_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
@@ -506,17 +442,50 @@ impl Size {
         let most = memory.mapped_peak_bytes + memory.unseen_peak_bytes.unwrap_or(0);
         let mapped = losses.least(&self.distances.all, most);
         let mapped = mapped.map(|bytes| bytes.max(floor.min(memory.mapped_peak_bytes)));
-        let request = mapped
-            .plus(Self::not_mapped(memory))
-            .plus(self.unseen_shared());
+        let request = Self::charged(mapped, self.files(losses, memory), memory)
+            .plus(self.charges.not_mapped(memory))
+            .plus(self.charges.unseen_shared());
         let request =
             request.map(|bytes| bytes.min(memory.peak_bytes.max(memory.mapped_peak_bytes)));
         let burst = self.burst();
         let burst = burst.min(memory.mapped_peak_bytes.saturating_sub(mapped.bytes));
-        let limit = request.plus(SizeEstimate::exactly(burst));
         let swap_backed = memory.swap_backed_peak_bytes;
         // At worst, all memory of files is in use, and takes the place of the rest.
         let in_memory = mapped.low_bytes.saturating_sub(memory.file_peak_bytes);
+        let swap = SizeEstimate {
+            bytes: swap_backed.saturating_sub(in_memory) + memory.swapped_peak_bytes,
+            low_bytes: swap_backed.saturating_sub(mapped.high_bytes) + memory.swapped_peak_bytes,
+            high_bytes: swap_backed + memory.swapped_peak_bytes,
+        };
+        self.advice(losses, request, burst, swap)
+    }
+
+    fn without_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
+        let swap_backed = self.charges.swap_backed.filter(|_| self.is_whole);
+        let anonymous =
+            swap_backed.unwrap_or(memory.swap_backed_peak_bytes) + memory.swapped_peak_bytes;
+        let files = self.files(losses, memory);
+        let request = SizeEstimate::exactly(anonymous)
+            .plus(Self::charged(files, files, memory))
+            .plus(self.charges.not_mapped(memory));
+        self.advice(losses, request, 0, SizeEstimate::default())
+    }
+
+    /// Returns what to set for a need of `request`. A program that loses more than is allowed now needs at least what it
+    /// has.
+    fn advice(
+        &self,
+        losses: Losses,
+        mut request: SizeEstimate,
+        burst: u64,
+        swap: SizeEstimate,
+    ) -> SizeAdvice {
+        if losses.present > losses.max_slowdown {
+            request.bytes = request.bytes.max(self.charges.mean());
+            request.high_bytes = request.high_bytes.max(self.charges.total.unwrap_or(0));
+        }
+        let burst = burst.max(self.charges.hidden_burst());
+        let limit = request.plus(SizeEstimate::exactly(burst));
         SizeAdvice {
             request,
             high: SizeEstimate {
@@ -527,35 +496,7 @@ impl Size {
                 bytes: limit.high_bytes,
                 ..limit
             },
-            swap: SizeEstimate {
-                bytes: swap_backed.saturating_sub(in_memory) + memory.swapped_peak_bytes,
-                low_bytes: swap_backed.saturating_sub(mapped.high_bytes)
-                    + memory.swapped_peak_bytes,
-                high_bytes: swap_backed + memory.swapped_peak_bytes,
-            },
-        }
-    }
-
-    fn without_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
-        let swap_backed = self.peaks.charged_swap_backed.filter(|_| self.is_whole);
-        let anonymous =
-            swap_backed.unwrap_or(memory.swap_backed_peak_bytes) + memory.swapped_peak_bytes;
-        let files = losses.least(&self.distances.files, memory.file_peak_bytes);
-        let files = files.map(|bytes| bytes.max(self.peaks.kept_files));
-        let all = SizeEstimate::exactly(anonymous)
-            .plus(files)
-            .plus(Self::not_mapped(memory));
-        SizeAdvice {
-            request: all,
-            high: SizeEstimate {
-                bytes: all.high_bytes,
-                ..all
-            },
-            limit: SizeEstimate {
-                bytes: all.high_bytes,
-                ..all
-            },
-            swap: SizeEstimate::default(),
+            swap,
         }
     }
 

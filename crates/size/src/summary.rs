@@ -58,9 +58,9 @@ impl Accumulate for SizedSummary {
 }
 
 impl SizeReport {
-    /// Returns the memory that the targets need, with swap, for a report of something else.
+    /// Returns the memory that the targets need, for a report of something else.
     pub fn needed(&self) -> NeededMemory {
-        let request = self.with_swap.request;
+        let request = self.advice().0.request;
         NeededMemory {
             bytes: request.bytes,
             low_bytes: request.low_bytes,

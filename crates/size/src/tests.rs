@@ -115,6 +115,87 @@ fn what_a_group_is_charged_for_beyond_mappings_counts() {
     );
 }
 
+/// The size of a program with 512 pages, a fifth of which is used, in a group with this charge at every second.
+fn size_of_group(name: &str, charge: impl Fn(u64) -> GroupCharge) -> SizeReport {
+    let mut items = items(name, |_| 0..0);
+    items.extend((0..60).map(|number| {
+        Item::Usage(UsageSample {
+            time: second(number),
+            charged: Some(charge(number)),
+            system_swap: Some(0),
+            system_kernel: Some(100),
+            system_kernel_reclaimable: Some(75),
+            ..UsageSample::default()
+        })
+    }));
+    items.sort_by_key(|item| match item {
+        Item::Usage(usage) => usage.time,
+        Item::Pages(pages) => pages.end,
+        _ => Nanos(0),
+    });
+    size(&items, SizeOptions::default())
+}
+
+#[test]
+fn mapped_memory_that_others_are_charged_for_is_not_needed_in_the_group() {
+    let charged = GroupCharge {
+        anonymous: Some(0),
+        mapped: Some(64 * PAGE_SIZE),
+        page_cache: Some(64 * PAGE_SIZE),
+        ..GroupCharge::default()
+    };
+    let report = size_of_group("/usr/lib/libc.so", |_| charged);
+    let all = size(&items("/usr/lib/libc.so", |_| 0..0), SizeOptions::default());
+    assert_eq!(report.memory.foreign_bytes, Some(448 * PAGE_SIZE));
+    assert_eq!(report.memory.unmapped_peak_bytes, Some(0));
+    let [own, all] = [report, all].map(|of| of.with_swap.request);
+    assert!(own.bytes < all.bytes / 4, "{own:?} of {all:?}");
+    assert_eq!((own.low_bytes, own.high_bytes), (0, all.high_bytes));
+}
+
+#[test]
+fn what_the_kernel_counts_beside_samples_raises_the_numbers() {
+    let charged = |number: u64| GroupCharge {
+        total: Some(2 * MIB),
+        kernel: Some(MIB),
+        peak: Some(if number < 30 { 3 * MIB } else { 5 * MIB }),
+        swap_refaults: Some(0),
+        file_refaults: Some(0),
+        ..GroupCharge::default()
+    };
+    let enough = size_of_group("", charged);
+    // Its machine has no swap.
+    assert!(!enough.advice().1 && enough.advice().0 == enough.without_swap);
+    // Three quarters of the machine's kernel memory can be freed.
+    let beside = enough.with_swap.request.bytes
+        - size(&items("", |_| 0..0), SizeOptions::default())
+            .with_swap
+            .request
+            .bytes;
+    assert_eq!(beside, MIB / 4);
+    let room = enough.with_swap.limit.bytes - enough.with_swap.high.bytes;
+    assert_eq!(room, 3 * MIB);
+    // 4,000 pages of 11 us in a second are 4.4 % of its time.
+    let short = size_of_group("", |number| GroupCharge {
+        swap_refaults: Some(4000 * number),
+        ..charged(number)
+    });
+    assert!(
+        (0.04..0.05).contains(&short.present_slowdown),
+        "{}",
+        short.present_slowdown
+    );
+    assert!(short.with_swap.request.bytes >= 2 * MIB);
+    let mut text = Vec::new();
+    isotherm_report::Render::text(&short, &isotherm_report::Style::default(), &mut text)
+        .expect("text");
+    let text = String::from_utf8(text).expect("text");
+    assert!(
+        text.contains("short of memory") && text.contains("without swap"),
+        "{text}"
+    );
+}
+
 #[test]
 fn a_record_without_scans_has_no_size() {
     let size = Size::new(&Header::default(), Scope::default(), SizeOptions::default());

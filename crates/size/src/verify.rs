@@ -19,8 +19,6 @@ use crate::report::{SizeEstimate, SizeReport, TrialsEnd, TriedLimit, Verified};
 const SETTLE_LOOKS: u32 = 4;
 /// Share of that time whose loss ends the trial.
 const SETTLE_LOSS: f64 = 0.1;
-/// Number of looks during a trial.
-const LOOKS: u32 = 15;
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Number of looks in a row without loss that end a recovery.
@@ -36,9 +34,9 @@ const SLACK: f64 = 1.005;
 /// Factor on the limit up to which memory in use has reached it: the kernel counts pages in batches.
 const REACHED: f64 = 1.02;
 /// Most such factors between two trials.
-const REACH_MAX: i32 = 4;
+const REACH_MAX: i32 = 8;
 /// Most trials.
-const TRIALS: usize = 12;
+const TRIALS: usize = 16;
 
 /// State of a control group's processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -71,10 +69,11 @@ fn least(trials: &[TriedLimit]) -> Option<u64> {
     fits.map(|trial| trial.limit_bytes).min()
 }
 
-/// Tries limits from the estimate `start` on. The caller sets the limit that stays.
+/// Tries limits from the estimate `start` on, each for `nr_looks` looks, which are a second apart. The caller sets the limit that stays.
 pub fn verify(
     report: &SizeReport,
     start: SizeEstimate,
+    nr_looks: u32,
     group: &mut impl LimitedGroup,
 ) -> anyhow::Result<Verified> {
     let peak = report.memory.peak_bytes.max(PAGE_SIZE);
@@ -82,7 +81,7 @@ pub fn verify(
     let mut trials: Vec<TriedLimit> = Vec::new();
     let mut reach = 1;
     let end = loop {
-        let (trial, end) = tried(report.max_slowdown, limit, group)?;
+        let (trial, end) = tried(report.max_slowdown, limit, nr_looks, group)?;
         trials.push(trial);
         if let Some(end) = end {
             break end;
@@ -147,6 +146,7 @@ fn recovered(allowed: f64, group: &mut impl LimitedGroup) -> anyhow::Result<Opti
 fn tried(
     allowed: f64,
     limit_bytes: u64,
+    nr_looks: u32,
     group: &mut impl LimitedGroup,
 ) -> anyhow::Result<(TriedLimit, Option<TrialsEnd>)> {
     let look_s = LOOK_EVERY.as_secs_f64();
@@ -155,7 +155,7 @@ fn tried(
     let (mut goes_on, mut is_settled, mut seconds) = (true, false, 0.0);
     // While the limit settles, pages that were just reclaimed may return. Only a loss above a tenth of the time counts.
     let mut first = last;
-    for look in 0..SETTLE_LOOKS + LOOKS {
+    for look in 0..SETTLE_LOOKS + nr_looks {
         if !goes_on || !last.is_alive {
             break;
         }
@@ -165,7 +165,7 @@ fn tried(
         let bound_s = if is_settling {
             f64::from(SETTLE_LOOKS) * look_s * allowed.max(SETTLE_LOSS)
         } else {
-            allowed * f64::from(LOOKS) * look_s
+            allowed * f64::from(nr_looks) * look_s
         };
         let lost_s = last.lost.since(first.lost).as_secs_f64();
         seconds += look_s;
@@ -254,7 +254,7 @@ mod tests {
             looks_left,
         };
         let start = SizeEstimate::exactly(100 * MIB);
-        verify(&report, start, &mut fake).expect("no error")
+        verify(&report, start, 15, &mut fake).expect("no error")
     }
 
     #[test]

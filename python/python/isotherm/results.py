@@ -388,18 +388,26 @@ class ChargedMemory(TypedDict):
 
     # Anonymous memory.
     anonymous: NotRequired[int | None]
+    # Pages of files that were read back so far.
+    file_refaults: NotRequired[int | None]
     # Directory of the group.
     group: str
     # Memory of the kernel: slab, page tables, stacks, sockets, and others.
     kernel: NotRequired[int | None]
     # Part of it that the kernel frees when memory is short: slab of files and directories (version 2).
     kernel_reclaimable: NotRequired[int | None]
+    # Part of the page cache and of shared memory that processes map, of whichever group.
+    mapped: NotRequired[int | None]
     # Page cache, mapped or not; without shared memory.
     page_cache: NotRequired[int | None]
+    # Greatest `total` since the group began, or since this was reset (`memory.peak`).
+    peak: NotRequired[int | None]
     # Shared memory: tmpfs, memfd, System V.
     shared: NotRequired[int | None]
     # Swapped-out memory.
     swap: NotRequired[int | None]
+    # Pages of anonymous and shared memory that were read back so far, after they had been reclaimed.
+    swap_refaults: NotRequired[int | None]
     # All memory, without swap.
     total: NotRequired[int | None]
 
@@ -684,6 +692,8 @@ class SizedMemory(TypedDict):
 
     # Mapped memory of files.
     file_peak_bytes: int
+    # Mapped memory that other control groups are charged for, such as libraries that another program read first. Limits of this group do not count it; `null` where that is not known.
+    foreign_bytes: NotRequired[int | None]
     # Kernel memory of the control group; `null` where no group was watched.
     kernel_peak_bytes: NotRequired[int | None]
     # Part of it that the kernel frees when memory is short, when it was largest; `null` where that is not known.
@@ -764,6 +774,8 @@ class Size(TypedDict):
     growth: NotRequired[Growth | None]
     # Whether most of the memory appeared during the record.
     has_seen_start: bool
+    # Size of the machine's swap; `null` where the record does not say it.
+    machine_swap_bytes: NotRequired[int | None]
     # The loss that the user allows, as a share of the program's time.
     max_slowdown: float
     # Memory by kind.
@@ -776,6 +788,8 @@ class Size(TypedDict):
     peak_at_ns: Nanos
     # Loss by limit, from the least limit.
     points: list[SizePoint]
+    # The share of its time that the program lost while it was watched, by reading back what had been reclaimed. The kernel counts such reads by control group; 0 without one.
+    present_slowdown: float
     # Bounds that programs have themselves, of what runs now.
     programs: list[ProgramSetting]
     # The record that the report is based on.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use isotherm_engine::{Nanos, PAGE_SIZE};
 
+use crate::cgroup;
 use crate::clock;
 use crate::process::Process;
 use crate::text::{counter, value};
@@ -60,14 +61,17 @@ fn parse_stat(stat: &str) -> Option<Progress> {
     })
 }
 
-/// Returns the microseconds so far in which some task waited for memory: of the system, or of the control group
-/// (version 2) at `group`. Returns `None` if the kernel does not report it.
+/// Returns the microseconds so far in which some task waited for memory: of the system, or of the control group at
+/// `group`. Groups of version 1 have no pressure; that of version 2 with the same processes may have. Returns `None` if
+/// the kernel does not report it.
 pub fn some_memory_us(group: Option<&Path>) -> Option<u64> {
-    let path = group.map_or_else(
-        || "/proc/pressure/memory".into(),
-        |group| group.join("memory.pressure"),
-    );
-    total(&fs::read_to_string(path).ok()?, "some ")
+    const NAME: &str = "memory.pressure";
+    let text = match group {
+        None => fs::read_to_string("/proc/pressure/memory"),
+        Some(group) => fs::read_to_string(group.join(NAME))
+            .or_else(|_| fs::read_to_string(cgroup::twin(group).unwrap_or_default().join(NAME))),
+    };
+    total(&text.ok()?, "some ")
 }
 
 /// Returns the microseconds so far in which some, and all, tasks of the system waited for memory.

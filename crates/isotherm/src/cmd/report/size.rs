@@ -31,6 +31,8 @@ const SCANS: u64 = 600;
 /// Shortest and longest time between two scans.
 const SCAN_EVERY: [Nanos; 2] = [Nanos(1_000_000_000), Nanos(30_000_000_000)];
 
+/// Most looks of a trial: a day's seconds.
+const TRIAL_LOOKS: f64 = 86_400.0;
 /// Programs of a group whose own settings are shown.
 const PROGRAMS: usize = 10;
 
@@ -67,10 +69,13 @@ pub(crate) struct SizeArgs {
     /// Charge the program this time for each page of a file that is read back [default: 100us, as from an SSD]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     file_refault_cost: Option<Nanos>,
-    /// Then try limits on the control group, for some 20 s each: memory.high, or version 1's limit. What was set before
+    /// Then try limits on the control group, for some 20 s each (--trial): memory.high, or version 1's limit. What was set before
     /// is set again, also on Ctrl-C; after SIGKILL, by the next `isotherm size` of something that runs
     #[arg(long, requires = "cgroup")]
     verify: bool,
+    /// Try each limit for this long, once it has settled: what happens less often is not seen
+    #[arg(long, value_name = "TIME", requires = "cgroup", value_parser = parse_time, default_value = "15s")]
+    trial: Nanos,
     /// Leave the least limit that fits in place, as --verify finds it; in version 1, memory.max
     #[arg(long, requires = "cgroup")]
     apply: bool,
@@ -121,16 +126,10 @@ pub(crate) fn run(args: &SizeArgs) -> anyhow::Result<ExitCode> {
         "no page scan has ended: the targets ended first, or the duration is shorter than two scans",
     )?;
     report.today = group.as_deref().map(today);
-    let may_swap = report.today.is_none_or(|today| today.swap_bytes != Some(0));
-    let swaps = may_swap && isotherm_linux::swap::facts().total > 0;
-    if !swaps && (args.verify || args.apply) {
+    let (advice, has_swap) = report.advice();
+    if !has_swap && (args.verify || args.apply) {
         info!("there is no swap for it: what is tried is the size without swap");
     }
-    let advice = if swaps {
-        report.with_swap
-    } else {
-        report.without_swap
-    };
     report.programs = settings(&watched.targets, advice.limit.bytes);
     // Whoever ends the watch by Ctrl-C wants no trials.
     let tries = (args.verify || args.apply) && !stop.load(Ordering::Relaxed);
@@ -165,8 +164,9 @@ impl SizeArgs {
         if advice.swap.high_bytes > 0 {
             require_swap(report.memory.swap_backed_peak_bytes)?;
         }
+        let nr_looks = self.trial.as_secs_f64().round().clamp(1.0, TRIAL_LOOKS) as u32;
         let mut group = TriedGroup::new(directory, report, stop)?;
-        let mut verified = verify(report, advice.request, &mut group)?;
+        let mut verified = verify(report, advice.request, nr_looks, &mut group)?;
         let is_whole = matches!(verified.end, TrialsEnd::Found | TrialsEnd::Enough);
         if let Some(least) = verified.least_bytes.filter(|_| self.apply && is_whole) {
             verified.applied_bytes = Some(group.keep(least, advice.limit.bytes)?);
