@@ -64,13 +64,28 @@ fn a_limit_that_is_tried_is_enough_and_is_undone() {
     };
     let before = fs::read_to_string(&limit).expect("a limit");
     let mut size = isotherm(["size", "--cgroup", &group.name(), "--duration", "6s"]);
-    let json = run(size.args(["--verify", "--json"])).success().json();
+    let json = run(size.args(["--verify", "--trial", "4s", "--json"])).success().json();
     let least = json["verified"]["least_bytes"].as_u64().expect("one fits");
     assert!((32 * MIB..80 * MIB).contains(&least), "{json}");
     let high = json["with_swap"]["high"]["bytes"].as_u64().expect("bytes");
     assert!(least <= high, "less than estimated is enough: {json}");
     assert_eq!(fs::read_to_string(&limit).expect("a limit"), before);
     assert!(program.is_running());
+}
+
+#[test]
+fn a_group_that_is_short_of_memory_needs_more_than_it_has() {
+    let Some(_turn) = with_swap() else { return };
+    let Some((group, _program, limit)) = limitable() else {
+        return;
+    };
+    fs::write(&limit, (24 * MIB).to_string()).expect("a limit below its use");
+    let mut size = isotherm(["size", "--cgroup", &group.name(), "--duration", "6s"]);
+    let json = run(size.arg("--json")).success().json();
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    assert!(number(&json["present_slowdown"]) > 0.01, "{json}");
+    let request = number(&json["with_swap"]["request"]["bytes"]);
+    assert!(request > 20.0 * MIB as f64, "{json}");
 }
 
 #[test]
