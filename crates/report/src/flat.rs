@@ -25,179 +25,104 @@ use parquet::file::properties::WriterProperties;
 
 use crate::context::{RecordContext, Scope, TargetInfo};
 use crate::mapping::MappingTable;
-use crate::rows::{ColumnValue, Rows, column, nullable};
+use crate::rows::{ColumnValue, Rows, column, columns, nullable};
 
 pub use crate::rows::{Column, ColumnType};
 
 use ColumnType::{Bool, F64, Name, Time, U32, U64};
 
-/// The table of regions: a row for each region of each snapshot.
-pub(crate) const REGIONS: [Column; 19] = [
-    column(
-        "snapshot",
-        U32,
-        "Number of the snapshot in the record, from 0.",
-    ),
-    column("time", Time, "End of the interval that the row is about."),
-    column("interval_ns", U64, "How long the interval lasted."),
-    column("target", U32, "Number of the target in the record, from 0."),
-    nullable(
-        "pid",
-        U32,
-        "Process id; null for physical memory, or where the record does not say.",
-    ),
-    nullable(
-        "process",
-        Name,
-        "Command name of the process; null where the record does not say.",
-    ),
-    nullable(
-        "context",
-        Name,
-        "Context of the target, in a record of several; else null.",
-    ),
-    nullable(
-        "mapping",
-        Name,
-        "Name of the mapping that most of the region lies in: a file's path, `[heap]`, `[stack]` or \
-         `(anonymous)`; null where no mapping is known.",
-    ),
-    column("address", U64, "First address of the region."),
-    column("size_bytes", U64, "Length of the region."),
-    nullable(
-        "accessed_share",
-        F64,
-        "Share of checks that found the region accessed, 0 to 1; null where that is not known.",
-    ),
-    nullable(
-        "accessed_share_unknown",
-        Name,
-        "Why `accessed_share` is null: `swapped_out` or `not_resident` (no memory is there), or \
-         `not_observed` (the region could not be checked in this interval).",
-    ),
-    column(
-        "nr_samples",
-        U32,
-        "How often the region was checked in the interval.",
-    ),
-    nullable(
-        "age_ns",
-        U64,
-        "How long the region has been accessed about as often; null where that is not known.",
-    ),
-    nullable(
-        "age_unknown",
-        Name,
-        "Why `age_ns` is null: `accessed_share_unknown`, or `before_record` (ages are derived from the \
-         record itself, and this region has not changed since the record began).",
-    ),
-    nullable(
-        "resident_bytes",
-        U64,
-        "Bytes of the region in memory; null where the source cannot tell, as in the next three.",
-    ),
-    nullable(
-        "touched_bytes",
-        U64,
-        "Of the resident bytes, those accessed in the interval.",
-    ),
-    nullable(
-        "unknown_bytes",
-        U64,
-        "Of the resident bytes, those of which it is not known.",
-    ),
-    nullable(
-        "swapped_bytes",
-        U64,
-        "Bytes of the region that are swapped out.",
-    ),
-];
+columns! {
+    /// The table of regions: a row for each region of each snapshot.
+    REGIONS, region_row(number: u32, snapshot: &Snapshot, watched: Option<Nanos>, target: &TargetInfo, mapping: Option<&str>,
+        region: &RegionSnapshot):
+    column("snapshot", U32, "Number of the snapshot in the record, from 0.") => number,
+    column("time", Time, "End of the interval that the row is about.") => ColumnValue::Time(snapshot.end),
+    column("interval_ns", U64, "How long the interval lasted.") => snapshot.end.since(snapshot.start),
+    column("target", U32, "Number of the target in the record, from 0.") => snapshot.target,
+    nullable("pid", U32, "Process id; null for physical memory, or where the record does not say.") => pid_of(target),
+    nullable("process", Name, "Command name of the process; null where the record does not say.") => target.name.as_deref(),
+    nullable("context", Name, "Context of the target, in a record of several; else null.") => target.context.as_deref(),
+    nullable("mapping", Name,
+        "Name of the mapping that most of the region lies in: a file's path, `[heap]`, `[stack]` or `(anonymous)`; \
+         null where no mapping is known.") => mapping,
+    column("address", U64, "First address of the region.") => region.range.start,
+    column("size_bytes", U64, "Length of the region.") => region.range.len(),
+    nullable("accessed_share", F64,
+        "Share of checks that found the region accessed, 0 to 1; null where that is not known.") => share_of(region, snapshot.nr_samples),
+    nullable("accessed_share_unknown", Name,
+        "Why `accessed_share` is null: `swapped_out` or `not_resident` (no memory is there), or `not_observed` (the \
+         region could not be checked in this interval).") => why_unknown(region),
+    column("nr_samples", U32, "How often the region was checked in the interval.") => snapshot.nr_samples,
+    nullable("age_ns", U64, "How long the region has been accessed about as often; null where that is not known.")
+        => age_of(region, watched).ok(),
+    nullable("age_unknown", Name,
+        "Why `age_ns` is null: `accessed_share_unknown`, or `before_record` (ages are derived from the record \
+         itself, and this region has not changed since the record began).") => age_of(region, watched).err(),
+    nullable("resident_bytes", U64,
+        "Bytes of the region in memory; null where the source cannot tell, as in the next three.")
+        => region.memory.map(|memory| memory.resident),
+    nullable("touched_bytes", U64, "Of the resident bytes, those accessed in the interval.")
+        => region.memory.map(|memory| memory.touched),
+    nullable("unknown_bytes", U64, "Of the resident bytes, those of which it is not known.")
+        => region.memory.map(|memory| memory.unknown),
+    nullable("swapped_bytes", U64, "Bytes of the region that are swapped out.") => region.memory.map(|memory| memory.swapped),
+}
 
-/// The table of memory use: a row for each target, about once a second.
-pub(crate) const RSS: [Column; 10] = [
-    column("time", Time, "When it was read."),
-    column("target", U32, "Number of the target in the record."),
-    nullable("pid", U32, "Process id, as in the table of regions."),
-    nullable("process", Name, "Command name, as in the table of regions."),
-    nullable("context", Name, "Context, as in the table of regions."),
-    nullable("rss_bytes", U64, "Resident memory of the target (VmRSS)."),
-    nullable(
-        "swap_bytes",
-        U64,
-        "Swapped-out memory of the target (VmSwap).",
-    ),
-    column(
-        "system_total_bytes",
-        U64,
-        "The machine's memory (MemTotal).",
-    ),
-    column("system_free_bytes", U64, "Free memory (MemFree)."),
-    column(
-        "system_available_bytes",
-        U64,
-        "Available memory (MemAvailable).",
-    ),
-];
+columns! {
+    /// The table of memory use: a row for each target, about once a second.
+    RSS, usage_row(usage: &UsageSample, target: u32, info: &TargetInfo):
+    column("time", Time, "When it was read.") => ColumnValue::Time(usage.time),
+    column("target", U32, "Number of the target in the record.") => target,
+    nullable("pid", U32, "Process id, as in the table of regions.") => pid_of(info),
+    nullable("process", Name, "Command name, as in the table of regions.") => info.name.as_deref(),
+    nullable("context", Name, "Context, as in the table of regions.") => info.context.as_deref(),
+    nullable("rss_bytes", U64, "Resident memory of the target (VmRSS).") => usage.rss.get(&target).copied(),
+    nullable("swap_bytes", U64, "Swapped-out memory of the target (VmSwap).") => usage.swap.get(&target).copied(),
+    column("system_total_bytes", U64, "The machine's memory (MemTotal).") => usage.system_total,
+    column("system_free_bytes", U64, "Free memory (MemFree).") => usage.system_free,
+    column("system_available_bytes", U64, "Available memory (MemAvailable).") => usage.system_available,
+}
 
-/// The table of costs: a row about once a second. All counts begin with the record.
-pub(crate) const COSTS: [Column; 10] = [
-    column("time", Time, "When it was read."),
-    column("monitor_cpu_ns", U64, "CPU time of the monitor itself."),
-    column(
-        "induced_cpu_ns",
-        U64,
-        "CPU time that the monitor is estimated to have taken from targets.",
-    ),
-    column("checks", U64, "Accessed bits checked."),
-    column("clears", U64, "Ranges of pages cleared."),
-    column("refused", U64, "Clears that were refused or had no effect."),
-    column(
-        "unknown_samples",
-        U64,
-        "Samples about which nothing could be known.",
-    ),
-    column("sample_interval_ns", U64, "Sampling interval in force."),
-    column(
-        "aggregation_interval_ns",
-        U64,
-        "Aggregation interval in force.",
-    ),
-    column("monitor_rss_bytes", U64, "Resident memory of the monitor."),
-];
+columns! {
+    /// The table of costs: a row about once a second. All counts begin with the record.
+    COSTS, cost_row(cost: &CostSample):
+    column("time", Time, "When it was read.") => ColumnValue::Time(cost.time),
+    column("monitor_cpu_ns", U64, "CPU time of the monitor itself.") => cost.cost.monitor_cpu,
+    column("induced_cpu_ns", U64, "CPU time that the monitor is estimated to have taken from targets.")
+        => cost.cost.induced_cpu,
+    column("checks", U64, "Accessed bits checked.") => cost.cost.checks,
+    column("clears", U64, "Ranges of pages cleared.") => cost.cost.clears,
+    column("refused", U64, "Clears that were refused or had no effect.") => cost.cost.refused,
+    column("unknown_samples", U64, "Samples about which nothing could be known.") => cost.unknown,
+    column("sample_interval_ns", U64, "Sampling interval in force.") => cost.sample_interval,
+    column("aggregation_interval_ns", U64, "Aggregation interval in force.") => cost.aggregation_interval,
+    column("monitor_rss_bytes", U64, "Resident memory of the monitor.") => cost.monitor_rss,
+}
 
-/// The table of actions: a row for each scheme and scan.
-pub(crate) const ACTIONS: [Column; 11] = [
-    column("time", Time, "When."),
-    nullable(
-        "context",
-        Name,
-        "Context of the scheme, in a record of several; else null.",
-    ),
-    column("scheme", U32, "Place of the scheme in its context, from 0."),
-    column("action", Name, "DAMOS's name of what it does."),
-    column(
-        "dry_run",
-        Bool,
-        "Nothing was done: the row says what would have been.",
-    ),
-    column("nr_tried", U64, "Regions that it was tried on."),
-    column("tried_bytes", U64, "Their bytes."),
-    column(
-        "applied_bytes",
-        U64,
-        "Bytes that were acted on, as seen afterwards.",
-    ),
-    column("refused_bytes", U64, "Bytes that were not."),
-    column("took_ns", U64, "Time that it took."),
-    column("cpu_ns", U64, "CPU time that it took."),
-];
+columns! {
+    /// The table of actions: a row for each scheme and scan.
+    ACTIONS, action_row(action: &ActionSample):
+    column("time", Time, "When.") => ColumnValue::Time(action.time),
+    nullable("context", Name, "Context of the scheme, in a record of several; else null.") => action.context.as_deref(),
+    column("scheme", U32, "Place of the scheme in its context, from 0.") => action.scheme,
+    column("action", Name, "DAMOS's name of what it does.") => action.action.as_str(),
+    column("dry_run", Bool, "Nothing was done: the row says what would have been.")
+        => ColumnValue::Bool(action.dry_run),
+    column("nr_tried", U64, "Regions that it was tried on.") => action.nr_tried,
+    column("tried_bytes", U64, "Their bytes.") => action.sz_tried,
+    column("applied_bytes", U64, "Bytes that were acted on, as seen afterwards.") => action.sz_applied,
+    column("refused_bytes", U64, "Bytes that were not.")
+        => action.refused.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)),
+    column("took_ns", U64, "Time that it took.") => action.took,
+    column("cpu_ns", U64, "CPU time that it took.") => action.cpu,
+}
 
 /// The tables, by the suffixes of their files' names after the name of the first.
 pub const TABLES: [(&str, &[Column]); 4] = [
-    ("regions", &REGIONS),
-    ("rss", &RSS),
-    ("costs", &COSTS),
-    ("actions", &ACTIONS),
+    ("regions", REGIONS),
+    ("rss", RSS),
+    ("costs", COSTS),
+    ("actions", ACTIONS),
 ];
 
 /// Number of rows that are buffered before they are encoded.
@@ -253,8 +178,8 @@ impl<W: Write + Send> Flat<W> {
             }
             Item::TargetStart(_) => Ok(()),
             Item::Usage(usage) => self.push_usage(usage),
-            Item::Cost(cost) => self.push_cost(cost),
-            Item::Action(action) => self.push_action(action),
+            Item::Cost(cost) => cost_row(|row| self.tables[2].push(row), cost),
+            Item::Action(action) => action_row(|row| self.tables[3].push(row), action),
             Item::Pages(_) | Item::Blocks(_) => Err(ConvertError::Impossible(
                 "page scans that were not made snapshots".to_string(),
             )),
@@ -280,35 +205,12 @@ impl<W: Write + Send> Flat<W> {
         let target = self.context.target_info(snapshot.target);
         let first = self.first.get_mut(&snapshot.target);
         let first = first.map(|first| *first.get_or_insert(snapshot.start));
-        let lasted = snapshot.end.since(snapshot.start);
+        let watched = first.map(|first| snapshot.start.since(first));
         for region in &snapshot.regions {
             let mapping = self.mappings.label(snapshot.target, region.range);
-            let [process, pid, context] = who(&target);
-            let (age, age_unknown) = age_of(region, first.map(|first| snapshot.start.since(first)));
-            let share = region.nr_accesses;
-            let share = share.map(|n| f64::from(n) / f64::from(snapshot.nr_samples.max(1)));
-            let memory = region.memory;
-            self.tables[0].push(&[
-                number.into(),
-                ColumnValue::Time(snapshot.end),
-                lasted.into(),
-                snapshot.target.into(),
-                pid,
-                process,
-                context,
-                mapping.as_ref().map(|label| &*label.name).into(),
-                region.range.start.into(),
-                region.range.len().into(),
-                share.into(),
-                why_unknown(region).into(),
-                snapshot.nr_samples.into(),
-                age.into(),
-                age_unknown.into(),
-                memory.map(|m| m.resident).into(),
-                memory.map(|m| m.touched).into(),
-                memory.map(|m| m.unknown).into(),
-                memory.map(|m| m.swapped).into(),
-            ])?;
+            let mapping = mapping.as_ref().map(|label| &*label.name);
+            let push = |row: &[ColumnValue<'_>]| self.tables[0].push(row);
+            region_row(push, number, snapshot, watched, &target, mapping, region)?;
         }
         Ok(())
     }
@@ -317,67 +219,19 @@ impl<W: Write + Send> Flat<W> {
         let targets: BTreeSet<u32> = usage.rss.keys().chain(usage.swap.keys()).copied().collect();
         for target in targets {
             let info = self.context.target_info(TargetId(target));
-            let [process, pid, context] = who(&info);
-            let of = |bytes: &BTreeMap<u32, u64>| bytes.get(&target).copied();
-            self.tables[1].push(&[
-                ColumnValue::Time(usage.time),
-                target.into(),
-                pid,
-                process,
-                context,
-                of(&usage.rss).into(),
-                of(&usage.swap).into(),
-                usage.system_total.into(),
-                usage.system_free.into(),
-                usage.system_available.into(),
-            ])?;
+            usage_row(|row| self.tables[1].push(row), usage, target, &info)?;
         }
         Ok(())
     }
-
-    fn push_cost(&mut self, cost: &CostSample) -> Result<(), ConvertError> {
-        self.tables[2].push(&[
-            ColumnValue::Time(cost.time),
-            cost.cost.monitor_cpu.into(),
-            cost.cost.induced_cpu.into(),
-            cost.cost.checks.into(),
-            cost.cost.clears.into(),
-            cost.cost.refused.into(),
-            cost.unknown.into(),
-            cost.sample_interval.into(),
-            cost.aggregation_interval.into(),
-            cost.monitor_rss.into(),
-        ])
-    }
-
-    fn push_action(&mut self, action: &ActionSample) -> Result<(), ConvertError> {
-        self.tables[3].push(&[
-            ColumnValue::Time(action.time),
-            action.context.as_deref().into(),
-            action.scheme.into(),
-            action.action.as_str().into(),
-            ColumnValue::Bool(action.dry_run),
-            action.nr_tried.into(),
-            action.sz_tried.into(),
-            action.sz_applied.into(),
-            action
-                .refused
-                .values()
-                .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
-                .into(),
-            action.took.into(),
-            action.cpu.into(),
-        ])
-    }
 }
 
-fn who(target: &TargetInfo) -> [ColumnValue<'_>; 3] {
-    let pid = target.pid.filter(|pid| *pid > 0);
-    [
-        target.name.as_deref().into(),
-        pid.into(),
-        target.context.as_deref().into(),
-    ]
+fn pid_of(target: &TargetInfo) -> Option<u32> {
+    target.pid.filter(|pid| *pid > 0)
+}
+
+fn share_of(region: &RegionSnapshot, nr_samples: u32) -> Option<f64> {
+    let share = |n| f64::from(n) / f64::from(nr_samples.max(1));
+    region.nr_accesses.map(share)
 }
 
 fn why_unknown(region: &RegionSnapshot) -> Option<&'static str> {
@@ -391,17 +245,14 @@ fn why_unknown(region: &RegionSnapshot) -> Option<&'static str> {
 
 /// Returns the region's age, or the reason why it is unknown. `watched` is the time for which its target had been
 /// watched before, for ages that are derived from it.
-fn age_of(
-    region: &RegionSnapshot,
-    watched: Option<Nanos>,
-) -> (Option<Nanos>, Option<&'static str>) {
+fn age_of(region: &RegionSnapshot, watched: Option<Nanos>) -> Result<Nanos, &'static str> {
     if region.nr_accesses.is_none() {
-        return (None, Some("accessed_share_unknown"));
+        return Err("accessed_share_unknown");
     }
     if watched.is_some_and(|watched| region.age_ns >= watched) {
-        return (None, Some("before_record"));
+        return Err("before_record");
     }
-    (Some(region.age_ns), None)
+    Ok(region.age_ns)
 }
 
 fn left_out(item: &Item) -> &'static str {

@@ -47,6 +47,20 @@ pub const fn nullable(name: &'static str, kind: ColumnType, about: &'static str)
     }
 }
 
+/// Declares the columns of a table, each with its value in a row. The function passes a row's values to `push`.
+macro_rules! columns {
+    ($(#[$doc:meta])* $name:ident, $row:ident($($of:ident: $type:ty),*): $($column:expr => $value:expr,)*) => {
+        $(#[$doc])*
+        pub(crate) const $name: &[Column] = &[$($column),*];
+
+        fn $row<R>(push: impl FnOnce(&[ColumnValue<'_>]) -> R, $($of: $type),*) -> R {
+            push(&[$(ColumnValue::from($value)),*])
+        }
+    };
+}
+
+pub(crate) use columns;
+
 impl Column {
     pub(crate) fn field(&self, value: ColumnValue<'_>) -> String {
         match value {

@@ -10,7 +10,7 @@ use super::{ReportFormat, Style, page};
 use crate::access::{AccessReport, AccessTable, Row, Totals};
 use crate::context::RecordInfo;
 use crate::rows::ColumnType::{Address, F64, Name, U32, U64};
-use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::rows::{Column, ColumnValue, column, columns, nullable};
 use crate::table::{TARGET, Tabulate};
 use isotherm_render::plot::{Bar, bars};
 use isotherm_render::table::Table;
@@ -19,54 +19,35 @@ use isotherm_render::table::Table;
 const MAX_BARS: usize = 200;
 const MAX_MAPPINGS: usize = 12;
 
-impl Tabulate for AccessTable {
+columns! {
     /// The columns of a row for each region.
-    const COLUMNS: &'static [Column] = &[
-        TARGET,
-        column("snapshot", U64, "Number of the target's snapshot."),
-        column("start_ns", U64, "Start of its interval."),
-        column("end_ns", U64, "End of its interval."),
-        column("address_start", Address, "First address."),
-        column("address_end", Address, "First address behind it."),
-        column("size_bytes", U64, "Length of the region."),
-        nullable(
-            "access_rate",
-            F64,
-            "Share of checks that found an access, 0 to 1; null: not known.",
-        ),
-        column("age_ns", U64, "Time since the access rate changed."),
-        column("age_intervals", U32, "Number of intervals since then."),
-        column("nr_samples", U32, "Checks in the interval."),
-        nullable("mapping", Name, "Name of the mapping there."),
-        nullable("mapping_others", U64, "Other names that lie there."),
-        nullable("resident_bytes", U64, "Bytes in memory."),
-        nullable("touched_bytes", U64, "Accessed resident bytes."),
-        nullable("unknown_bytes", U64, "Resident bytes of unknown access."),
-        nullable("swapped_bytes", U64, "Bytes swapped out."),
-    ];
+    COLUMNS, region_row(table: &AccessTable, region: &Row):
+    TARGET => table.target.target,
+    column("snapshot", U64, "Number of the target's snapshot.") => table.snapshot,
+    column("start_ns", U64, "Start of its interval.") => table.start_ns,
+    column("end_ns", U64, "End of its interval.") => table.end_ns,
+    column("address_start", Address, "First address.") => region.start,
+    column("address_end", Address, "First address behind it.") => region.end,
+    column("size_bytes", U64, "Length of the region.") => region.size_bytes,
+    nullable("access_rate", F64, "Share of checks that found an access, 0 to 1; null: not known.")
+        => region.access_rate,
+    column("age_ns", U64, "Time since the access rate changed.") => region.age_ns,
+    column("age_intervals", U32, "Number of intervals since then.") => region.age_intervals,
+    column("nr_samples", U32, "Checks in the interval.") => table.nr_samples,
+    nullable("mapping", Name, "Name of the mapping there.") => region.mapping.as_ref().map(|label| &*label.name),
+    nullable("mapping_others", U64, "Other names that lie there.")         => region.mapping.as_ref().map(|label| label.others as u64),
+    nullable("resident_bytes", U64, "Bytes in memory.") => region.memory.map(|memory| memory.resident),
+    nullable("touched_bytes", U64, "Accessed resident bytes.") => region.memory.map(|memory| memory.touched),
+    nullable("unknown_bytes", U64, "Resident bytes of unknown access.") => region.memory.map(|memory| memory.unknown),
+    nullable("swapped_bytes", U64, "Bytes swapped out.") => region.memory.map(|memory| memory.swapped),
+}
+
+impl Tabulate for AccessTable {
+    const COLUMNS: &'static [Column] = COLUMNS;
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
         for region in &self.regions {
-            let (mapping, memory) = (region.mapping.as_ref(), region.memory);
-            push(&[
-                self.target.target.into(),
-                self.snapshot.into(),
-                self.start_ns.into(),
-                self.end_ns.into(),
-                region.start.into(),
-                region.end.into(),
-                region.size_bytes.into(),
-                region.access_rate.into(),
-                region.age_ns.into(),
-                region.age_intervals.into(),
-                self.nr_samples.into(),
-                mapping.map(|label| &*label.name).into(),
-                mapping.map(|label| label.others as u64).into(),
-                memory.map(|memory| memory.resident).into(),
-                memory.map(|memory| memory.touched).into(),
-                memory.map(|memory| memory.unknown).into(),
-                memory.map(|memory| memory.swapped).into(),
-            ]);
+            region_row(&mut *push, self, region);
         }
     }
 }

@@ -8,7 +8,7 @@ use isotherm_engine::units;
 use super::{Render, Style, page};
 use crate::ethp_curve::{EthpCurveReport, EthpPoint};
 use crate::rows::ColumnType::{F64, Name, U64};
-use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::rows::{Column, ColumnValue, column, columns, nullable};
 use crate::table::Tabulate;
 use isotherm_render::plot::{self, LINES, WIDTH};
 use isotherm_render::table::Table;
@@ -22,30 +22,25 @@ const BOTTOM: f64 = 48.0;
 const COVERAGE: &str = "Coverage is the share of touched translations (4 KiB pages, once a scan) that huge pages would have \
      covered: the greatest share of TLB misses that they avoid. It is not time; `isotherm thp --try` measures that";
 
-impl Tabulate for EthpCurveReport {
+columns! {
     /// The columns of a row for each policy and each bound of the waste.
-    const COLUMNS: &'static [Column] = &[
-        column("policy", Name, "Name of the policy, or `bound`."),
-        nullable("max_waste", F64, "Bound, as a share of resident memory."),
-        column("huge_mean_bytes", U64, "Bytes in huge pages, mean."),
-        column("waste_mean_bytes", U64, "Untouched bytes of these."),
-        column("waste_share", F64, "Waste by resident memory, 0 to 1."),
-        column("waste_of_always", F64, "Waste by that of `always`, 0 to 1."),
-        column("coverage", F64, "Covered share of touched translations."),
-    ];
+    COLUMNS, point_row(policy: &str, point: &EthpPoint):
+    column("policy", Name, "Name of the policy, or `bound`.") => policy,
+    nullable("max_waste", F64, "Bound, as a share of resident memory.") => point.max_waste,
+    column("huge_mean_bytes", U64, "Bytes in huge pages, mean.") => point.huge_mean_bytes,
+    column("waste_mean_bytes", U64, "Untouched bytes of these.") => point.waste_mean_bytes,
+    column("waste_share", F64, "Waste by resident memory, 0 to 1.") => point.waste_share,
+    column("waste_of_always", F64, "Waste by that of `always`, 0 to 1.") => point.waste_of_always,
+    column("coverage", F64, "Covered share of touched translations.") => point.coverage,
+}
+
+impl Tabulate for EthpCurveReport {
+    const COLUMNS: &'static [Column] = COLUMNS;
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
         let bounds = self.points.iter().map(|point| ("bound", point));
         for (policy, point) in self.named().into_iter().chain(bounds) {
-            push(&[
-                policy.into(),
-                point.max_waste.into(),
-                point.huge_mean_bytes.into(),
-                point.waste_mean_bytes.into(),
-                point.waste_share.into(),
-                point.waste_of_always.into(),
-                point.coverage.into(),
-            ]);
+            point_row(&mut *push, policy, point);
         }
     }
 }

@@ -10,36 +10,33 @@ use isotherm_engine::{Nanos, units};
 
 use super::heatmap_scale::{Scale, UNKNOWN};
 use super::{Render, Style, heatmap_svg, page};
-use crate::heatmap::{HeatmapCell, HeatmapReport, Segment, TargetHeatmap};
+use crate::heatmap::{HeatmapCell, HeatmapReport, HeatmapRow, Segment, TargetHeatmap};
 use crate::rows::ColumnType::{Address, F64, Name, U64};
-use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::rows::{Column, ColumnValue, column, columns, nullable};
 use crate::table::{TARGET, Tabulate};
 use isotherm_render::colour::{self, Palette};
 
 /// Number of characters before the cells: an address and a bar.
 const LEFT_MARGIN: usize = 16;
 
-impl Tabulate for HeatmapReport {
+columns! {
     /// The columns of a row for each watched cell.
-    const COLUMNS: &'static [Column] = &[
-        TARGET,
-        column("time_ns", U64, "Start of the column."),
-        column("address_start", Address, "First address of the row."),
-        column("address_end", Address, "First address behind it."),
-        column("state", Name, "`known`, or `unknown`: no access rate."),
-        nullable(
-            "access_rate",
-            F64,
-            "Mean access rate of the known bytes, 0 to 1; null where most are unknown.",
-        ),
-        column("age_ns", U64, "Mean age, by bytes."),
-        column(
-            "monitored_share",
-            F64,
-            "Share of bytes and time that was watched, above 0 to 1.",
-        ),
-        nullable("mapping", Name, "Last known mapping there."),
-    ];
+    COLUMNS, cell_row(heatmap: &TargetHeatmap, facts: &HeatmapRow, time: Nanos, cell: &HeatmapCell):
+    TARGET => heatmap.target.target,
+    column("time_ns", U64, "Start of the column.") => time,
+    column("address_start", Address, "First address of the row.") => facts.range.start,
+    column("address_end", Address, "First address behind it.") => facts.range.end,
+    column("state", Name, "`known`, or `unknown`: no access rate.")
+        => if cell.access_rate.is_some() { "known" } else { "unknown" },
+    nullable("access_rate", F64, "Mean access rate of the known bytes, 0 to 1; null where most are unknown.")
+        => cell.access_rate,
+    column("age_ns", U64, "Mean age, by bytes.") => (f64::from(cell.age) * 1e9) as u64,
+    column("monitored_share", F64, "Share of bytes and time that was watched, above 0 to 1.") => cell.monitored,
+    nullable("mapping", Name, "Last known mapping there.") => facts.mapping.as_ref(),
+}
+
+impl Tabulate for HeatmapReport {
+    const COLUMNS: &'static [Column] = COLUMNS;
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
         for heatmap in &self.targets {
@@ -48,19 +45,7 @@ impl Tabulate for HeatmapReport {
                     if cell.monitored <= 0.0 {
                         continue;
                     }
-                    let is_known = cell.access_rate.is_some();
-                    let state = if is_known { "known" } else { "unknown" };
-                    push(&[
-                        heatmap.target.target.into(),
-                        self.time_at(column).into(),
-                        facts.range.start.into(),
-                        facts.range.end.into(),
-                        state.into(),
-                        cell.access_rate.into(),
-                        ((f64::from(cell.age) * 1e9) as u64).into(),
-                        cell.monitored.into(),
-                        facts.mapping.as_ref().into(),
-                    ]);
+                    cell_row(&mut *push, heatmap, facts, self.time_at(column), cell);
                 }
             }
         }

@@ -9,7 +9,7 @@ use super::{Render, Style, page};
 use crate::reclaim_curve::backoff::THRESHOLDS;
 use crate::reclaim_curve::{ReclaimCurveReport, ReclaimPoint, RefaultCostSource};
 use crate::rows::ColumnType::{F64, Name, U64};
-use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::rows::{Column, ColumnValue, column, columns, nullable};
 use crate::table::Tabulate;
 use isotherm_render::plot::{self, LINES, WIDTH};
 use isotherm_render::table::Table;
@@ -20,37 +20,28 @@ const RIGHT: f64 = 78.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 44.0;
 
-impl Tabulate for ReclaimCurveReport {
+columns! {
     /// The columns of a row for each threshold.
-    const COLUMNS: &'static [Column] = &[
-        column(
-            "policy",
-            Name,
-            "`idle`: each page is taken once it was idle for this time. `backoff`: pages by the guard's age.",
-        ),
-        column("threshold_ns", U64, "Minimum idle time."),
-        column("saved_byte_seconds", F64, "Bytes times seconds."),
-        column("saved_mean_bytes", U64, "Mean over time."),
-        column("saved_share", F64, "Share of mean resident memory, 0 to 1."),
-        nullable("steady_share", F64, "The same without the beginning."),
-        column("refaults_per_s", F64, "Pages read back per second."),
-        column("slowdown", F64, "Share of the program's time that is lost."),
-    ];
+    COLUMNS, point_row(policy: &str, point: &ReclaimPoint):
+    column("policy", Name,
+        "`idle`: each page is taken once it was idle for this time. `backoff`: pages by the guard's age.") => policy,
+    column("threshold_ns", U64, "Minimum idle time.") => point.threshold_ns,
+    column("saved_byte_seconds", F64, "Bytes times seconds.") => point.saved_byte_seconds,
+    column("saved_mean_bytes", U64, "Mean over time.") => point.saved_mean_bytes,
+    column("saved_share", F64, "Share of mean resident memory, 0 to 1.") => point.saved_share,
+    nullable("steady_share", F64, "The same without the beginning.") => point.steady_share,
+    column("refaults_per_s", F64, "Pages read back per second.") => point.refaults_per_s,
+    column("slowdown", F64, "Share of the program's time that is lost.") => point.slowdown,
+}
+
+impl Tabulate for ReclaimCurveReport {
+    const COLUMNS: &'static [Column] = COLUMNS;
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
         let first = self.points.iter().map(|point| ("idle", point));
         let second = self.backoff_points.iter().map(|point| ("backoff", point));
         for (policy, point) in first.chain(second) {
-            push(&[
-                policy.into(),
-                point.threshold_ns.into(),
-                point.saved_byte_seconds.into(),
-                point.saved_mean_bytes.into(),
-                point.saved_share.into(),
-                point.steady_share.into(),
-                point.refaults_per_s.into(),
-                point.slowdown.into(),
-            ]);
+            point_row(&mut *push, policy, point);
         }
     }
 }

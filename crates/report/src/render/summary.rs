@@ -13,39 +13,32 @@ use isotherm_render::table::Table;
 use crate::diff::{DiffReport, Figures};
 use crate::overview::{IDLE, MappingOverview, TargetOverview};
 use crate::rows::ColumnType::{Name, U32, U64};
-use crate::rows::{Column, ColumnValue, column, nullable};
+use crate::rows::{Column, ColumnValue, column, columns, nullable};
 use crate::summary::SummaryReport;
 use crate::table::{TARGET, Tabulate};
 
 const TARGETS: usize = 20;
 
-impl Tabulate for SummaryReport {
+columns! {
     /// The columns of a row for each target.
-    const COLUMNS: &'static [Column] = &[
-        TARGET,
-        nullable("pid", U32, "Process id."),
-        nullable("name", Name, "Name of the process."),
-        nullable("resident_bytes", U64, "Bytes in memory."),
-        nullable("working_set_bytes", U64, "Working set, mean over time."),
-        nullable("idle_bytes", U64, "Bytes idle for 5 s or longer."),
-        nullable("swapped_bytes", U64, "Bytes swapped out."),
-        column("unknown_bytes", U64, "Bytes of unknown use."),
-        column("monitored_bytes", U64, "Bytes of monitored addresses."),
-    ];
+    COLUMNS, table_row(target: &TargetOverview):
+    TARGET => target.target.target,
+    nullable("pid", U32, "Process id.") => target.target.pid,
+    nullable("name", Name, "Name of the process.") => target.target.name.as_deref(),
+    nullable("resident_bytes", U64, "Bytes in memory.") => target.resident_bytes,
+    nullable("working_set_bytes", U64, "Working set, mean over time.") => target.working_set_bytes,
+    nullable("idle_bytes", U64, "Bytes idle for 5 s or longer.") => target.idle_bytes(),
+    nullable("swapped_bytes", U64, "Bytes swapped out.") => target.swapped_bytes,
+    column("unknown_bytes", U64, "Bytes of unknown use.") => target.unknown_bytes,
+    column("monitored_bytes", U64, "Bytes of monitored addresses.") => target.monitored_bytes,
+}
+
+impl Tabulate for SummaryReport {
+    const COLUMNS: &'static [Column] = COLUMNS;
 
     fn rows(&self, push: &mut dyn FnMut(&[ColumnValue<'_>])) {
         for target in &self.overview.targets {
-            push(&[
-                target.target.target.into(),
-                target.target.pid.into(),
-                target.target.name.as_deref().into(),
-                target.resident_bytes.into(),
-                target.working_set_bytes.into(),
-                target.idle_bytes().into(),
-                target.swapped_bytes.into(),
-                target.unknown_bytes.into(),
-                target.monitored_bytes.into(),
-            ]);
+            table_row(&mut *push, target);
         }
     }
 }
