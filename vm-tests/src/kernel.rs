@@ -12,20 +12,26 @@ use std::process::Command;
 use crate::cache::{cache_dir, fetched, lock, unpack_packages};
 use crate::error::{self, VmError};
 
-/// A Debian kernel to boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kernel {
-    /// 6.1: Debian 12's own. No DAMON.
-    Debian61,
-    /// 6.12: Debian 13's own, and Debian 12's backport. Has DAMON.
-    Debian612,
-    /// 6.1 for arm64: addresses of 48 bits, 4 levels of page tables.
-    Debian61Arm64,
-    /// 6.12 for arm64: addresses of 52 bits and 5 levels where the processor has them (FEAT_LPA2).
-    Debian612Arm64,
-    /// The newest kernel of Debian's unstable or experimental suite. It changes each month, so no everyday test may
-    /// depend on it.
-    DebianNewest,
+isotherm_engine::named! {
+    /// A Debian kernel to boot.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Kernel {
+        /// 6.1: Debian 12's own. No DAMON.
+        Debian61 = "6.1",
+        /// 6.12: Debian 13's own, and Debian 12's backport. Has DAMON.
+        Debian612 = "6.12",
+        /// 6.1 for arm64: addresses of 48 bits, 4 levels of page tables.
+        Debian61Arm64 = "6.1-arm64",
+        /// 6.12 for arm64: addresses of 52 bits and 5 levels where the processor has them (FEAT_LPA2).
+        Debian612Arm64 = "6.12-arm64",
+        /// The newest kernel of Debian's unstable or experimental suite. It changes each month, so no everyday test may
+        /// depend on it.
+        DebianNewest = "newest",
+    }
+
+    /// Returns the name of the series, such as `6.12`, `6.12-arm64` or `newest`.
+    fn series;
+    all EVERY;
 }
 
 /// An unpacked kernel package.
@@ -40,26 +46,6 @@ pub struct KernelImage {
 }
 
 impl Kernel {
-    /// All kernels.
-    pub const EVERY: [Self; 5] = [
-        Self::Debian61,
-        Self::Debian612,
-        Self::Debian61Arm64,
-        Self::Debian612Arm64,
-        Self::DebianNewest,
-    ];
-
-    /// Returns the name of the series, such as `6.12`, `6.12-arm64` or `newest`.
-    pub const fn series(self) -> &'static str {
-        match self {
-            Self::Debian61 => "6.1",
-            Self::Debian612 => "6.12",
-            Self::Debian61Arm64 => "6.1-arm64",
-            Self::Debian612Arm64 => "6.12-arm64",
-            Self::DebianNewest => "newest",
-        }
-    }
-
     /// Whether its machine is an arm64 one.
     pub(crate) const fn is_arm64(self) -> bool {
         matches!(self, Self::Debian61Arm64 | Self::Debian612Arm64)

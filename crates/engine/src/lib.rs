@@ -11,6 +11,7 @@ mod cpu_ledger;
 pub mod drive;
 pub mod monitor;
 mod moves;
+mod named;
 pub mod port;
 mod refault_rate;
 pub mod snapshot;

@@ -164,28 +164,22 @@ impl RunConfiguration {
 
 pub(crate) const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Value of `/sys/kernel/mm/transparent_hugepage/enabled`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Thp {
-    /// Huge pages for all memory.
-    Always,
-    /// Huge pages where a program asks for them.
-    Madvise,
-    /// No huge pages.
-    Never,
-}
-
-impl Thp {
-    /// Returns the kernel's word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::Madvise => "madvise",
-            Self::Never => "never",
-        }
+isotherm_engine::named! {
+    /// Value of `/sys/kernel/mm/transparent_hugepage/enabled`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "lowercase")]
+    pub enum Thp {
+        /// Huge pages for all memory.
+        Always = "always",
+        /// Huge pages where a program asks for them.
+        Madvise = "madvise",
+        /// No huge pages.
+        Never = "never",
     }
+
+    /// Returns the kernel's word.
+    fn word;
 }
 
 /// An error in an experiment's file.

@@ -18,52 +18,34 @@ use isotherm_policy::scheme::{Action, Age, Frequency, Scheme};
 use serde::Serialize;
 use thiserror::Error;
 
-/// A number of schemes that can be tuned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Knob {
-    /// Minimum idle time of memory for schemes about cold memory.
-    Age,
-    /// Minimum size of a region for schemes about cold memory.
-    Size,
-    /// Maximum access rate of memory that still counts as cold, a share of checks.
-    Rate,
-    /// Bytes that a scheme about cold memory may try in its reset interval (a second, if it has none).
-    Quota,
-    /// Minimum access rate of memory that is made huge, a share of checks.
-    Density,
-    /// Maximum memory that huge pages may waste, a share of the targets' memory.
-    Waste,
-    /// Minimum access rate of memory that is promoted to a fast node, a share of checks.
-    HotRate,
+isotherm_engine::named! {
+    /// A number of schemes that can be tuned.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Knob {
+        /// Minimum idle time of memory for schemes about cold memory.
+        Age = "age",
+        /// Minimum size of a region for schemes about cold memory.
+        Size = "size",
+        /// Maximum access rate of memory that still counts as cold, a share of checks.
+        Rate = "rate",
+        /// Bytes that a scheme about cold memory may try in its reset interval (a second, if it has none).
+        Quota = "quota",
+        /// Minimum access rate of memory that is made huge, a share of checks.
+        Density = "density",
+        /// Maximum memory that huge pages may waste, a share of the targets' memory.
+        Waste = "waste",
+        /// Minimum access rate of memory that is promoted to a fast node, a share of checks.
+        HotRate = "hot-rate",
+    }
+
+    /// Returns the name that `--param` uses.
+    fn name;
+    all ALL;
 }
 
 impl Knob {
-    /// All knobs.
-    pub const ALL: [Self; 7] = [
-        Self::Age,
-        Self::Size,
-        Self::Rate,
-        Self::Quota,
-        Self::Density,
-        Self::Waste,
-        Self::HotRate,
-    ];
-
-    /// Returns the name that `--param` uses.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Age => "age",
-            Self::Size => "size",
-            Self::Rate => "rate",
-            Self::Quota => "quota",
-            Self::Density => "density",
-            Self::Waste => "waste",
-            Self::HotRate => "hot-rate",
-        }
-    }
-
     /// Returns the head of a column.
     pub fn head(self) -> String {
         self.name().replace('-', " ").to_uppercase()

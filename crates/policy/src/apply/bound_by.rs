@@ -5,53 +5,39 @@ use serde::{Deserialize, Serialize};
 use super::Context;
 use crate::guard::{ActMeter, Pool};
 
-macro_rules! bounds {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// The limit that binds the schemes of a context now. Where several would, it is the first of this order.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-        #[serde(rename_all = "snake_case")]
-        pub enum BoundBy {
-            $($(#[$doc])* $variant,)*
-        }
+isotherm_engine::named! {
+    /// The limit that binds the schemes of a context now. Where several would, it is the first of this order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    pub enum BoundBy {
+        /// Acting is paused.
+        Paused = "paused",
+        /// Watermarks deactivate every scheme.
+        Watermarks = "watermarks",
+        /// The goal is reached.
+        Goal = "goal",
+        /// The guard has stopped the schemes.
+        Guard = "guard",
+        /// The bytes that the guard allows for this second are used up.
+        Rate = "rate",
+        /// The CPU budget of acting is used up.
+        CpuBudget = "cpu_budget",
+        /// The time that targets may lose is used up.
+        AllowedLoss = "allowed_loss",
+        /// Acting goes on, in steps of at most 50 ms.
+        Speed = "speed",
+        /// The quota of a scheme is used up.
+        Quota = "quota",
+        /// All further memory that matches the schemes would be read back too soon.
+        Returns = "returns",
+        /// No further memory matches the schemes.
+        Memory = "memory",
+    }
 
-        impl BoundBy {
-            /// All values, in their order.
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            /// Returns its name in results.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-bounds! {
-    /// Acting is paused.
-    Paused = "paused",
-    /// Watermarks deactivate every scheme.
-    Watermarks = "watermarks",
-    /// The goal is reached.
-    Goal = "goal",
-    /// The guard has stopped the schemes.
-    Guard = "guard",
-    /// The bytes that the guard allows for this second are used up.
-    Rate = "rate",
-    /// The CPU budget of acting is used up.
-    CpuBudget = "cpu_budget",
-    /// The time that targets may lose is used up.
-    AllowedLoss = "allowed_loss",
-    /// Acting goes on, in steps of at most 50 ms.
-    Speed = "speed",
-    /// The quota of a scheme is used up.
-    Quota = "quota",
-    /// All further memory that matches the schemes would be read back too soon.
-    Returns = "returns",
-    /// No further memory matches the schemes.
-    Memory = "memory",
+    /// Returns its name in results.
+    fn name;
+    all ALL;
 }
 
 impl Context {

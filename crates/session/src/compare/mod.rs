@@ -37,31 +37,24 @@ const IDLE_FOR: Nanos = Nanos::from_millis(5_000);
 /// Longest age of a scheme that a comparison uses.
 const IDLE_MAX: Nanos = Nanos::from_millis(120_000);
 
-/// A world that watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ComparedWorld {
-    /// Isotherm's own monitor.
-    Linux,
-    /// Isotherm's own monitor with DAMON's rules, at the kernel's intervals.
-    Faithful,
-    /// The kernel's DAMON.
-    Kernel,
-    /// Isotherm on a simulated machine that replays what exact scans saw.
-    Simulated,
-}
-
-impl ComparedWorld {
-    /// Returns the name that command-line flags use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Linux => "linux",
-            Self::Faithful => "faithful",
-            Self::Kernel => "kernel",
-            Self::Simulated => "simulated",
-        }
+isotherm_engine::named! {
+    /// A world that watches.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    pub enum ComparedWorld {
+        /// Isotherm's own monitor.
+        Linux = "linux",
+        /// Isotherm's own monitor with DAMON's rules, at the kernel's intervals.
+        Faithful = "faithful",
+        /// The kernel's DAMON.
+        Kernel = "kernel",
+        /// Isotherm on a simulated machine that replays what exact scans saw.
+        Simulated = "simulated",
     }
+
+    /// Returns the name that command-line flags use.
+    fn name;
 }
 
 /// The parameters of a comparison.

@@ -13,10 +13,9 @@ use isotherm_engine::{Cost, Nanos};
 use isotherm_linux::pods::Pod;
 use isotherm_policy::BoundBy;
 use isotherm_policy::scheme::SchemeStatus;
-use isotherm_record::HugeMemory;
 use prometheus_client::metrics::MetricType;
 
-use page::{Page, Value};
+use page::Page;
 
 use super::machine::Owner;
 use super::{LiveState, RATES, Target};
@@ -33,24 +32,20 @@ fn borrowed<const N: usize>(labels: &Labels<N>) -> [(&str, &str); N] {
         .map(|(name, value)| (*name, value.as_str()))
 }
 
-/// Name and help of a metric, and its value, where there is one.
-type Metric<T> = (&'static str, &'static str, fn(&T) -> Option<Value>);
-
-/// Adds metrics of one kind, each with a series for each of `all` that has a value.
-fn add<T, const N: usize>(
-    page: &mut Page,
-    kind: MetricType,
-    metrics: &[Metric<T>],
-    all: &[(Labels<N>, &T)],
-) {
-    for (name, help, value) in metrics {
-        page.family(name, kind, help);
-        for (labels, of) in all {
-            if let Some(value) = value(of) {
-                page.sample(&borrowed(labels), value);
+/// Adds metrics of one kind, each declared by its name, its help and its value: one, or an optional one of each of a
+/// list with labels.
+macro_rules! metrics {
+    ($page:ident: $($kind:ident $name:literal, $help:literal => $value:expr;)*) => {
+        $($page.single($name, MetricType::$kind, $help, $value);)*
+    };
+    ($page:ident, $kind:ident of $all:expr, $of:ident: $($name:literal, $help:literal => $value:expr;)*) => {$(
+        $page.family($name, MetricType::$kind, $help);
+        for (labels, $of) in $all {
+            if let Some(value) = $value {
+                $page.sample(&borrowed(labels), value);
             }
         }
-    }
+    )*};
 }
 
 fn labels_of(target: &Target) -> Labels<2> {
@@ -162,58 +157,26 @@ impl Metrics<'_> {
             page.sample(&[("rate", &rate)], *bytes);
         }
         page.sample(&[("rate", "unknown")], total.unknown_bytes);
-        for (name, help, value) in [
-            (
-                "isotherm_working_set_bytes",
-                "Memory accessed in the last interval.",
-                total.hot_bytes,
-            ),
-            (
-                "isotherm_idle_bytes",
-                "Memory not accessed in the last interval.",
-                total.idle_bytes,
-            ),
-            (
-                "isotherm_watched_resident_bytes",
-                "Watched memory that is in RAM: working set, idle and unknown together.",
-                total.resident_bytes,
-            ),
-            (
-                "isotherm_watched_swapped_bytes",
-                "Watched memory that is swapped out.",
-                total.swapped_bytes,
-            ),
-            (
-                "isotherm_regions",
-                "Regions in the last snapshots.",
-                total.regions as u64,
-            ),
-            (
-                "isotherm_targets",
-                "Targets watched.",
-                self.live.targets.len() as u64,
-            ),
-        ] {
-            page.single(name, MetricType::Gauge, help, value);
+        metrics! {
+            page:
+            Gauge "isotherm_working_set_bytes", "Memory accessed in the last interval." => total.hot_bytes;
+            Gauge "isotherm_idle_bytes", "Memory not accessed in the last interval." => total.idle_bytes;
+            Gauge "isotherm_watched_resident_bytes",
+                "Watched memory that is in RAM: working set, idle and unknown together." => total.resident_bytes;
+            Gauge "isotherm_watched_swapped_bytes", "Watched memory that is swapped out." => total.swapped_bytes;
+            Gauge "isotherm_regions", "Regions in the last snapshots." => total.regions as u64;
+            Gauge "isotherm_targets", "Targets watched." => self.live.targets.len() as u64;
         }
     }
 
     fn processes(&self, page: &mut Page) {
         let listed = self.live.targets.values().take(TARGETS_MAX);
         let listed: Vec<_> = listed.map(|target| (labels_of(target), target)).collect();
-        let metrics: [Metric<Target>; 2] = [
-            (
-                "isotherm_target_resident_bytes",
-                "Memory of a target that is in RAM.",
-                |target| target.rss_bytes.map(Value::from),
-            ),
-            (
-                "isotherm_target_swap_bytes",
-                "Memory of a target that is in swap.",
-                |target| target.swap_bytes.map(Value::from),
-            ),
-        ];
-        add(page, MetricType::Gauge, &metrics, &listed);
+        metrics! {
+            page, Gauge of &listed, target:
+            "isotherm_target_resident_bytes", "Memory of a target that is in RAM." => target.rss_bytes;
+            "isotherm_target_swap_bytes", "Memory of a target that is in swap." => target.swap_bytes;
+        }
     }
 
     fn groups(&self, page: &mut Page) {
@@ -313,20 +276,14 @@ impl Metrics<'_> {
             let target = self.live.targets.get(&huge.target.0)?;
             Some((labels_of(target), huge))
         });
-        let metrics: [Metric<HugeMemory>; 2] = [
-            (
-                "isotherm_target_huge_bytes",
-                "With --all: private anonymous memory of a target that is in huge pages.",
-                |huge| Some(huge.bytes.into()),
-            ),
-            (
-                "isotherm_target_huge_waste_bytes",
-                "With --all: what of it was never written, by what of it was read so far.",
-                |huge| huge.estimate().map(Value::from),
-            ),
-        ];
         let listed: Vec<_> = listed.collect();
-        add(page, MetricType::Gauge, &metrics, &listed);
+        metrics! {
+            page, Gauge of &listed, huge:
+            "isotherm_target_huge_bytes", "With --all: private anonymous memory of a target that is in huge pages."
+                => Some(huge.bytes);
+            "isotherm_target_huge_waste_bytes",
+                "With --all: what of it was never written, by what of it was read so far." => huge.estimate();
+        }
     }
 
     /// Adds moves between nodes: by schemes, and by the kernel.
@@ -369,24 +326,14 @@ impl Metrics<'_> {
 
     fn schemes(&self, page: &mut Page) {
         let schemes = self.labelled_schemes();
-        let sums: [Metric<SchemeStatus<'_>>; 3] = [
-            (
-                "isotherm_scheme_tried_bytes",
-                "Bytes that a scheme tried to act on.",
-                |scheme| Some(scheme.stats.sz_tried.into()),
-            ),
-            (
-                "isotherm_scheme_applied_bytes",
-                "Bytes that a scheme acted on (in a dry run: would have).",
-                |scheme| Some(scheme.stats.sz_applied.into()),
-            ),
-            (
-                "isotherm_scheme_quota_exceeded",
-                "Quota windows that ended with the quota used up.",
-                |scheme| Some(scheme.stats.qt_exceeds.into()),
-            ),
-        ];
-        add(page, MetricType::Counter, &sums, &schemes);
+        metrics! {
+            page, Counter of &schemes, scheme:
+            "isotherm_scheme_tried_bytes", "Bytes that a scheme tried to act on." => Some(scheme.stats.sz_tried);
+            "isotherm_scheme_applied_bytes", "Bytes that a scheme acted on (in a dry run: would have)."
+                => Some(scheme.stats.sz_applied);
+            "isotherm_scheme_quota_exceeded", "Quota windows that ended with the quota used up."
+                => Some(scheme.stats.qt_exceeds);
+        }
         page.family(
             "isotherm_scheme_refused_bytes",
             MetricType::Counter,
@@ -400,70 +347,43 @@ impl Metrics<'_> {
                 page.sample(&labels, *bytes);
             }
         }
-        let present: [Metric<SchemeStatus<'_>>; 2] = [
-            (
-                "isotherm_scheme_quota_effective_bytes",
-                "Bytes that a scheme's quota window allows; absent without a quota.",
-                |scheme| scheme.quota.effective.map(Value::from),
-            ),
-            (
-                "isotherm_scheme_active",
-                "Whether a scheme's watermarks let it work.",
-                |scheme| Some(scheme.is_active.into()),
-            ),
-        ];
-        add(page, MetricType::Gauge, &present, &schemes);
+        metrics! {
+            page, Gauge of &schemes, scheme:
+            "isotherm_scheme_quota_effective_bytes",
+                "Bytes that a scheme's quota window allows; absent without a quota." => scheme.quota.effective;
+            "isotherm_scheme_active", "Whether a scheme's watermarks let it work." => Some(scheme.is_active);
+        }
     }
 
     fn contexts(&self, page: &mut Page) {
-        let gauges: [Metric<ContextStatus<'_>>; 6] = [
-            ("isotherm_paused", "Whether acting is paused.", |context| {
-                Some(context.paused.into())
-            }),
-            (
-                "isotherm_guard_open",
-                "Whether the guard lets schemes act on processes' memory.",
-                |context| Some(context.guard.is_open.into()),
-            ),
-            (
-                "isotherm_guard_page_cache_open",
-                "Whether the guard lets schemes drop page cache; absent where they are not about it.",
-                |context| Some(context.guard.page_cache?.is_open.into()),
-            ),
-            (
-                "isotherm_guard_limit_ratio",
-                "The largest of measured cost to limit; absent where nothing limited is known.",
-                |context| context.guard.limit_ratio.map(Value::from),
-            ),
-            (
-                "isotherm_guard_allowed_bytes_per_second",
-                "How fast the guard lets schemes act; absent where nothing limits them.",
-                |context| context.guard.bytes_per_s.map(Value::from),
-            ),
-            (
-                "isotherm_guard_backoff_ratio",
-                "Factor on the schemes' minimum age for processes' memory, while pages refault; 1: none.",
-                |context| Some(u64::from(context.guard.backoff).into()),
-            ),
-        ];
-        let counters: [Metric<ContextStatus<'_>>; 2] = [
-            (
-                "isotherm_guard_stops",
-                "How often the guard has stopped the schemes.",
-                |context| Some(context.guard.nr_stops.into()),
-            ),
-            (
-                "isotherm_kernel_paged_out_bytes",
-                "Where the kernel's DAMON pages out: what went out of memory, by the machine's counters.",
-                |context| context.paged_out_bytes.map(Value::from),
-            ),
-        ];
         let contexts = with_names(&self.acting.contexts);
         let contexts: Vec<_> = contexts
             .map(|(name, of)| ([("context", name)], of))
             .collect();
-        add(page, MetricType::Gauge, &gauges, &contexts);
-        add(page, MetricType::Counter, &counters, &contexts);
+        metrics! {
+            page, Gauge of &contexts, context:
+            "isotherm_paused", "Whether acting is paused." => Some(context.paused);
+            "isotherm_guard_open", "Whether the guard lets schemes act on processes' memory."
+                => Some(context.guard.is_open);
+            "isotherm_guard_page_cache_open",
+                "Whether the guard lets schemes drop page cache; absent where they are not about it."
+                => context.guard.page_cache.map(|guard| guard.is_open);
+            "isotherm_guard_limit_ratio",
+                "The largest of measured cost to limit; absent where nothing limited is known."
+                => context.guard.limit_ratio;
+            "isotherm_guard_allowed_bytes_per_second",
+                "How fast the guard lets schemes act; absent where nothing limits them." => context.guard.bytes_per_s;
+            "isotherm_guard_backoff_ratio",
+                "Factor on the schemes' minimum age for processes' memory, while pages refault; 1: none."
+                => Some(u64::from(context.guard.backoff));
+        }
+        metrics! {
+            page, Counter of &contexts, context:
+            "isotherm_guard_stops", "How often the guard has stopped the schemes." => Some(context.guard.nr_stops);
+            "isotherm_kernel_paged_out_bytes",
+                "Where the kernel's DAMON pages out: what went out of memory, by the machine's counters."
+                => context.paged_out_bytes;
+        }
     }
 
     fn bounds(&self, page: &mut Page) {
@@ -486,44 +406,28 @@ impl Metrics<'_> {
     fn monitor(&self, page: &mut Page) {
         page.family("isotherm_build", MetricType::Info, "What this isotherm is.");
         page.sample(&[("version", self.version)], 1);
-        page.single(
-            "isotherm_dry_run",
-            MetricType::Gauge,
-            "Whether nothing is done, and schemes' bytes are what would have been acted on.",
-            self.acting.dry_run,
-        );
-        page.single(
-            "isotherm_monitor_cpu_seconds",
-            MetricType::Counter,
-            "CPU time of the monitor itself.",
-            self.cost.monitor_cpu.as_secs_f64(),
-        );
-        if let Some(budget) = self.cpu_budget {
-            page.single(
-                "isotherm_monitor_cpu_budget_ratio",
-                MetricType::Gauge,
-                "CPU time that the monitor may take, as a share of one CPU; absent without a budget.",
-                budget,
-            );
+        metrics! {
+            page:
+            Gauge "isotherm_dry_run", "Whether nothing is done, and schemes' bytes are what would have been acted on."
+                => self.acting.dry_run;
+            Counter "isotherm_monitor_cpu_seconds", "CPU time of the monitor itself."
+                => self.cost.monitor_cpu.as_secs_f64();
         }
-        page.single(
-            "isotherm_monitor_induced_cpu_seconds",
-            MetricType::Counter,
-            "CPU time that watching is estimated to have taken from the targets.",
-            self.cost.induced_cpu.as_secs_f64(),
-        );
-        page.single(
-            "isotherm_monitor_resident_bytes",
-            MetricType::Gauge,
-            "Memory of the monitor itself.",
-            self.live.monitor_rss,
-        );
-        page.single(
-            "isotherm_snapshots",
-            MetricType::Counter,
-            "Snapshots taken.",
-            self.live.nr_snapshots,
-        );
+        if let Some(budget) = self.cpu_budget {
+            metrics! {
+                page:
+                Gauge "isotherm_monitor_cpu_budget_ratio",
+                    "CPU time that the monitor may take, as a share of one CPU; absent without a budget." => budget;
+            }
+        }
+        metrics! {
+            page:
+            Counter "isotherm_monitor_induced_cpu_seconds",
+                "CPU time that watching is estimated to have taken from the targets."
+                => self.cost.induced_cpu.as_secs_f64();
+            Gauge "isotherm_monitor_resident_bytes", "Memory of the monitor itself." => self.live.monitor_rss;
+            Counter "isotherm_snapshots", "Snapshots taken." => self.live.nr_snapshots;
+        }
     }
 }
 

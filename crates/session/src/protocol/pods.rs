@@ -31,31 +31,26 @@ pub struct PodPolicies {
     reported: BTreeSet<(String, String)>,
 }
 
-/// Name of a policy in status and metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PodPolicyName {
-    /// Memory of the pod is reported only.
-    Report,
-    /// Schemes may page out memory of the pod.
-    Reclaim,
-    /// The pod's annotations are not understood; the pod is not acted on.
-    Invalid,
-    /// The pod is missing in the API server's answer; it is not acted on.
-    Unknown,
+isotherm_engine::named! {
+    /// Name of a policy in status and metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum PodPolicyName {
+        /// Memory of the pod is reported only.
+        Report = "report",
+        /// Schemes may page out memory of the pod.
+        Reclaim = "reclaim",
+        /// The pod's annotations are not understood; the pod is not acted on.
+        Invalid = "invalid",
+        /// The pod is missing in the API server's answer; it is not acted on.
+        Unknown = "unknown",
+    }
+
+    /// Name as text.
+    fn name;
 }
 
 impl PodPolicyName {
-    /// Name as text.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Report => "report",
-            Self::Reclaim => "reclaim",
-            Self::Invalid => "invalid",
-            Self::Unknown => "unknown",
-        }
-    }
-
     fn of(pod: &AnnotatedPod) -> Self {
         match pod.policy {
             Ok(PodPolicy::Report) => Self::Report,

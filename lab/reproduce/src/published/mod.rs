@@ -12,34 +12,26 @@ use serde::Serialize;
 
 pub use summary::{Summary, summaries};
 
-/// Origin of a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// The simulation predicts it.
-    Predicted,
-    /// It follows from inputs by adding sizes up, whatever is simulated.
-    Arithmetic,
-    /// Costs or sizes were chosen to match it.
-    Calibrated,
-    /// It was put in, as a constant or as a size: a match proves nothing.
-    Input,
-    /// The simulation says nothing about it.
-    NotModelled,
-}
-
-impl Role {
-    /// Its name in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Predicted => "predicted",
-            Self::Arithmetic => "arithmetic",
-            Self::Calibrated => "calibrated",
-            Self::Input => "input",
-            Self::NotModelled => "not modelled",
-        }
+isotherm_engine::named! {
+    /// Origin of a number.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    pub enum Role {
+        /// The simulation predicts it.
+        Predicted = "predicted",
+        /// It follows from inputs by adding sizes up, whatever is simulated.
+        Arithmetic = "arithmetic",
+        /// Costs or sizes were chosen to match it.
+        Calibrated = "calibrated",
+        /// It was put in, as a constant or as a size: a match proves nothing.
+        Input = "input",
+        /// The simulation says nothing about it.
+        NotModelled = "not modelled",
     }
+
+    /// Its name in tables.
+    fn name;
 }
 
 /// A number and its published counterpart.

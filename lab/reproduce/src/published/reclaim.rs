@@ -11,24 +11,19 @@ use crate::experiment::reclaim::{
     Inputs, Knowledge, Program, ReclaimConfiguration, ReclaimOutcome, WINDOW, run,
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Metric {
-    Rss,
-    MemoryUsed,
-    Runtime,
+isotherm_engine::named! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Metric {
+        Rss = "RSS",
+        MemoryUsed = "memory used",
+        Runtime = "run time",
+    }
+
+    fn name;
+    all ALL;
 }
 
 impl Metric {
-    const ALL: [Self; 3] = [Self::Rss, Self::MemoryUsed, Self::Runtime];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Rss => "RSS",
-            Self::MemoryUsed => "memory used",
-            Self::Runtime => "run time",
-        }
-    }
-
     const fn unit(self) -> &'static str {
         match self {
             Self::Rss | Self::MemoryUsed => "KiB",
