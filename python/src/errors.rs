@@ -10,58 +10,28 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyOSError};
 use pyo3::prelude::*;
 
-create_exception!(
-    isotherm,
-    IsothermError,
-    PyException,
-    "What Isotherm could not do: what was tried, why it failed, and what to do about it."
-);
-create_exception!(
-    isotherm,
-    RecordError,
-    IsothermError,
-    "A record that cannot be read, or does not hold what is asked of it."
-);
-create_exception!(
-    isotherm,
-    SpecError,
-    IsothermError,
-    "A scheme, configuration, scenario or session that says something wrong, or too little."
-);
-create_exception!(
-    isotherm,
-    SessionError,
-    IsothermError,
-    "A live session that could not begin, or ended before its time."
-);
-create_exception!(
-    isotherm,
-    PrivilegeError,
-    SessionError,
-    "A live session for which this user lacks a privilege."
-);
-create_exception!(
-    isotherm,
-    SimulationError,
-    IsothermError,
-    "A simulation that cannot be made or compared."
-);
-create_exception!(
-    isotherm,
-    IsothermWarning,
-    pyo3::exceptions::PyUserWarning,
-    "What the user should know of how a record was read, or of what a session cannot see or do."
-);
+/// Declares the exceptions, each with its base and its text, and the function that adds them to the module.
+macro_rules! exceptions {
+    ($($name:ident: $base:ty, $about:literal;)*) => {
+        $(create_exception!(isotherm, $name, $base, $about);)*
 
-pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    module.add("IsothermError", py.get_type::<IsothermError>())?;
-    module.add("RecordError", py.get_type::<RecordError>())?;
-    module.add("SpecError", py.get_type::<SpecError>())?;
-    module.add("SessionError", py.get_type::<SessionError>())?;
-    module.add("PrivilegeError", py.get_type::<PrivilegeError>())?;
-    module.add("SimulationError", py.get_type::<SimulationError>())?;
-    module.add("IsothermWarning", py.get_type::<IsothermWarning>())
+        pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+            let py = module.py();
+            $(module.add(stringify!($name), py.get_type::<$name>())?;)*
+            Ok(())
+        }
+    };
+}
+
+exceptions! {
+    IsothermError: PyException, "What Isotherm could not do: what was tried, why it failed, and what to do about it.";
+    RecordError: IsothermError, "A record that cannot be read, or does not hold what is asked of it.";
+    SpecError: IsothermError, "A scheme, configuration, scenario or session that says something wrong, or too little.";
+    SessionError: IsothermError, "A live session that could not begin, or ended before its time.";
+    PrivilegeError: SessionError, "A live session for which this user lacks a privilege.";
+    SimulationError: IsothermError, "A simulation that cannot be made or compared.";
+    IsothermWarning: pyo3::exceptions::PyUserWarning,
+        "What the user should know of how a record was read, or of what a session cannot see or do.";
 }
 
 /// The operation that failed, which chooses the exception if the error itself does not.

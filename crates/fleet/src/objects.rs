@@ -10,171 +10,70 @@ use crate::quantity;
 /// Custom recommenders are named in a `VerticalPodAutoscaler`.
 pub(crate) const RECOMMENDER: &str = "isotherm";
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct ObjectMeta {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) uid: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) annotations: BTreeMap<String, String>,
-    pub(crate) owner_references: Vec<OwnerReference>,
-    pub(crate) deletion_timestamp: Option<String>,
+/// Declares parts of objects: a member that is absent, or that is not read, is not an error.
+macro_rules! objects {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $member:ident: $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        pub(crate) struct $name {
+            $($(#[$of])* pub(crate) $member: $type,)*
+        }
+    )*};
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct OwnerReference {
-    pub(crate) kind: String,
-    pub(crate) name: String,
-    pub(crate) controller: bool,
-}
-
-/// A list, whose items are read one by one.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct List {
-    pub(crate) metadata: ListMeta,
-    pub(crate) items: Vec<Value>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct ListMeta {
-    /// Token of the next page; empty on the last.
-    pub(crate) r#continue: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct KubePod {
-    pub(crate) metadata: ObjectMeta,
-    pub(crate) spec: PodSpec,
-    pub(crate) status: PodStatus,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct PodSpec {
-    pub(crate) containers: Vec<Container>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct Container {
-    pub(crate) name: String,
-    pub(crate) resources: Resources,
-    resize_policy: Vec<ResizePolicy>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Resources {
-    requests: BTreeMap<String, Value>,
-    limits: BTreeMap<String, Value>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ResizePolicy {
-    resource_name: String,
-    restart_policy: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct PodStatus {
-    pub(crate) phase: String,
-    reason: String,
-    pub(crate) container_statuses: Vec<ContainerStatus>,
-    conditions: Vec<Condition>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Condition {
-    r#type: String,
-    status: String,
-    reason: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct ContainerStatus {
-    pub(crate) ready: bool,
-    pub(crate) restart_count: u64,
-    last_state: LastState,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct LastState {
-    terminated: Terminated,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Terminated {
-    reason: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Vpa {
-    pub(crate) metadata: ObjectMeta,
-    pub(crate) spec: VpaSpec,
-    pub(crate) status: VpaStatus,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct VpaStatus {
-    pub(crate) recommendation: Value,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct VpaSpec {
-    pub(crate) target_ref: TargetRef,
-    recommenders: Vec<Recommender>,
-    update_policy: UpdatePolicy,
-    pub(crate) resource_policy: ResourcePolicy,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct TargetRef {
-    pub(crate) kind: String,
-    pub(crate) name: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct UpdatePolicy {
-    update_mode: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Recommender {
-    name: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct ResourcePolicy {
-    pub(crate) container_policies: Vec<ContainerPolicy>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct ContainerPolicy {
-    pub(crate) container_name: String,
-    pub(crate) mode: String,
-    /// Resources that are recommended; `None`: all.
-    pub(crate) controlled_resources: Option<Vec<String>>,
-    pub(crate) min_allowed: BTreeMap<String, Value>,
-    pub(crate) max_allowed: BTreeMap<String, Value>,
+objects! {
+    ObjectMeta {
+        namespace: String,
+        name: String,
+        uid: String,
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+        owner_references: Vec<OwnerReference>,
+        deletion_timestamp: Option<String>,
+    }
+    OwnerReference { kind: String, name: String, controller: bool }
+    /// A list, whose items are read one by one.
+    List { metadata: ListMeta, items: Vec<Value> }
+    ListMeta {
+        /// Token of the next page; empty on the last.
+        r#continue: String,
+    }
+    KubePod { metadata: ObjectMeta, spec: PodSpec, status: PodStatus }
+    PodSpec { containers: Vec<Container> }
+    Container { name: String, resources: Resources, resize_policy: Vec<ResizePolicy> }
+    Resources { requests: BTreeMap<String, Value>, limits: BTreeMap<String, Value> }
+    ResizePolicy { resource_name: String, restart_policy: String }
+    PodStatus {
+        phase: String,
+        reason: String,
+        container_statuses: Vec<ContainerStatus>,
+        conditions: Vec<Condition>,
+    }
+    Condition { r#type: String, status: String, reason: String }
+    ContainerStatus { ready: bool, restart_count: u64, last_state: LastState }
+    LastState { terminated: Terminated }
+    Terminated { reason: String }
+    Vpa { metadata: ObjectMeta, spec: VpaSpec, status: VpaStatus }
+    VpaStatus { recommendation: Value }
+    VpaSpec {
+        target_ref: TargetRef,
+        recommenders: Vec<Recommender>,
+        update_policy: UpdatePolicy,
+        resource_policy: ResourcePolicy,
+    }
+    TargetRef { kind: String, name: String }
+    UpdatePolicy { update_mode: String }
+    Recommender { name: String }
+    ResourcePolicy { container_policies: Vec<ContainerPolicy> }
+    ContainerPolicy {
+        container_name: String,
+        mode: String,
+        /// Resources that are recommended; `None`: all.
+        controlled_resources: Option<Vec<String>>,
+        min_allowed: BTreeMap<String, Value>,
+        max_allowed: BTreeMap<String, Value>,
+    }
 }
 
 /// Memory in a list of resources, in bytes: a text, or a number.

@@ -14,104 +14,70 @@ use prost::Message;
 use super::export::{measure_name, named, source_line, unknown};
 use super::{BlameReport, StackBytes};
 
-#[derive(Clone, PartialEq, Message)]
-struct Profile {
-    #[prost(message, repeated, tag = "1")]
-    sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    sample: Vec<Sample>,
-    #[prost(message, repeated, tag = "3")]
-    mapping: Vec<Mapping>,
-    #[prost(message, repeated, tag = "4")]
-    location: Vec<Location>,
-    #[prost(message, repeated, tag = "5")]
-    function: Vec<Function>,
-    /// All texts by number; the first is empty.
-    #[prost(string, repeated, tag = "6")]
-    string_table: Vec<String>,
-    #[prost(int64, tag = "9")]
-    time_nanos: i64,
-    #[prost(int64, tag = "10")]
-    duration_nanos: i64,
-    #[prost(int64, repeated, tag = "13")]
-    comment: Vec<i64>,
-    #[prost(int64, tag = "14")]
-    default_sample_type: i64,
+/// Declares messages: each field with its kind, its number, and whether it is repeated.
+macro_rules! messages {
+    ($($name:ident {
+        $($(#[$doc:meta])* $field:ident: $type:ty = $kind:ident $tag:literal $($repeated:ident)?,)*
+    })*) => {$(
+        #[derive(Clone, PartialEq, Message)]
+        struct $name {
+            $($(#[$doc])* #[prost($kind, $($repeated,)? tag = $tag)] $field: $type,)*
+        }
+    )*};
 }
 
-#[derive(Clone, Copy, PartialEq, Message)]
-struct ValueType {
-    #[prost(int64, tag = "1")]
-    kind: i64,
-    #[prost(int64, tag = "2")]
-    unit: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Sample {
-    /// Locations, the innermost first.
-    #[prost(uint64, repeated, tag = "1")]
-    location_id: Vec<u64>,
-    #[prost(int64, repeated, tag = "2")]
-    value: Vec<i64>,
-    #[prost(message, repeated, tag = "3")]
-    label: Vec<Label>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Label {
-    #[prost(int64, tag = "1")]
-    key: i64,
-    #[prost(int64, tag = "2")]
-    text: i64,
-}
-
-#[expect(clippy::struct_excessive_bools, reason = "pprof's message")]
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Mapping {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(int64, tag = "5")]
-    filename: i64,
-    /// Whether functions have names. Without these flags pprof looks for the file to name functions.
-    #[prost(bool, tag = "7")]
-    has_functions: bool,
-    #[prost(bool, tag = "8")]
-    has_filenames: bool,
-    #[prost(bool, tag = "9")]
-    has_line_numbers: bool,
-    #[prost(bool, tag = "10")]
-    has_inline_frames: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Location {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(uint64, tag = "2")]
-    mapping_id: u64,
-    #[prost(message, repeated, tag = "4")]
-    line: Vec<Line>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Line {
-    #[prost(uint64, tag = "1")]
-    function_id: u64,
-    #[prost(int64, tag = "2")]
-    line: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Function {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(int64, tag = "2")]
-    name: i64,
-    #[prost(int64, tag = "3")]
-    system_name: i64,
-    #[prost(int64, tag = "4")]
-    filename: i64,
+messages! {
+    Profile {
+        sample_type: Vec<ValueType> = message "1" repeated,
+        sample: Vec<Sample> = message "2" repeated,
+        mapping: Vec<Mapping> = message "3" repeated,
+        location: Vec<Location> = message "4" repeated,
+        function: Vec<Function> = message "5" repeated,
+        /// All texts by number; the first is empty.
+        string_table: Vec<String> = string "6" repeated,
+        time_nanos: i64 = int64 "9",
+        duration_nanos: i64 = int64 "10",
+        comment: Vec<i64> = int64 "13" repeated,
+        default_sample_type: i64 = int64 "14",
+    }
+    ValueType {
+        kind: i64 = int64 "1",
+        unit: i64 = int64 "2",
+    }
+    Sample {
+        /// Locations, the innermost first.
+        location_id: Vec<u64> = uint64 "1" repeated,
+        value: Vec<i64> = int64 "2" repeated,
+        label: Vec<Label> = message "3" repeated,
+    }
+    Label {
+        key: i64 = int64 "1",
+        text: i64 = int64 "2",
+    }
+    Mapping {
+        id: u64 = uint64 "1",
+        filename: i64 = int64 "5",
+        /// Whether functions have names. Without these flags pprof looks for the file to name functions.
+        has_functions: bool = bool "7",
+        has_filenames: bool = bool "8",
+        has_line_numbers: bool = bool "9",
+        has_inline_frames: bool = bool "10",
+    }
+    Location {
+        id: u64 = uint64 "1",
+        mapping_id: u64 = uint64 "2",
+        line: Vec<Line> = message "4" repeated,
+    }
+    Line {
+        function_id: u64 = uint64 "1",
+        line: i64 = int64 "2",
+    }
+    Function {
+        id: u64 = uint64 "1",
+        name: i64 = int64 "2",
+        system_name: i64 = int64 "3",
+        filename: i64 = int64 "4",
+    }
 }
 
 /// Builds a profile of two kinds of values: all bytes of the report, and the part that is only likely. Labels hold
