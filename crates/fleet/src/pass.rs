@@ -1,6 +1,7 @@
 //! One pass over the cluster: reads, plans, and writes what was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -56,14 +57,15 @@ pub fn pass(options: &FleetOptions, now: DateTime<Utc>) -> anyhow::Result<FleetR
         "what was watched for {} s is not in the last {over} s: count a longer time, or ask for less",
         options.watched_s
     );
+    let started = Instant::now();
     let http = Http::new(&options.api, &options.prometheus)?;
     let pods = http.list::<KubePod>("/api/v1/pods")?;
     let (pods, nr_unreadable) = pods.context("the API server knows no pods: is the URL right?")?;
     let needs = needs(
         http.query(&query(over))?,
-        http.query(&charged_query())?,
-        http.query(&watched_query(over))?,
-    );
+        || http.query(&charged_query()),
+        || http.query(&watched_query(over)),
+    )?;
     let workloads = Workloads::new(&pods, &needs);
     let (losses, unknown) = losses(&http, options);
     let (all_vpas, nr_unreadable_vpas) = match http.list::<Vpa>(VPAS)? {
@@ -87,7 +89,7 @@ pub fn pass(options: &FleetOptions, now: DateTime<Utc>) -> anyhow::Result<FleetR
         losses: &losses,
         autoscaled: &autoscaled,
     };
-    let mut report = resizes(&http, options, cluster, now);
+    let mut report = resizes(&http, options, cluster, (now, started));
     report.held.extend(unknown);
     Ok(FleetReport {
         vpas,
@@ -207,7 +209,7 @@ fn resizes(
     http: &Http<'_>,
     options: &FleetOptions,
     cluster: Cluster<'_>,
-    now: DateTime<Utc>,
+    (now, started): (DateTime<Utc>, Instant),
 ) -> FleetReport {
     let limits = ResizeLimits {
         watched_s: options.watched_s,
@@ -219,7 +221,7 @@ fn resizes(
     let now = now.timestamp().max(0) as u64;
     let plan = plan(cluster, limits, now);
     let done = plan.resizes.into_iter().filter_map(|planned| {
-        let outcome = outcome(options.resizes, || write(http, &planned));
+        let outcome = outcome(options.resizes, || write(http, &planned, started));
         // A pod that only notes the roll-back of others is reported if that fails.
         let is_told = !planned.resources.is_null() || matches!(outcome, FleetOutcome::Failed(_));
         is_told.then_some(PodResize {
@@ -239,7 +241,7 @@ fn resizes(
 }
 
 /// Writes the note first, so that what is resized can be undone; after a roll-back last, so that it is tried again.
-fn write(http: &Http<'_>, planned: &PlannedResize) -> anyhow::Result<()> {
+fn write(http: &Http<'_>, planned: &PlannedResize, started: Instant) -> anyhow::Result<()> {
     let path = format!(
         "/api/v1/namespaces/{}/pods/{}",
         planned.namespace, planned.pod
@@ -256,7 +258,8 @@ fn write(http: &Http<'_>, planned: &PlannedResize) -> anyhow::Result<()> {
         resize()?;
         return note(&planned.note);
     }
-    note(&planned.note)?;
+    let first = planned.note_after(started.elapsed().as_secs());
+    note(&first)?;
     resize().inspect_err(|error| {
         // Without an answer it may have been resized: the note stays.
         if error.downcast_ref::<Refused>().is_some() {

@@ -97,6 +97,20 @@ pub(crate) struct PlannedResize {
     pub(crate) refused: Value,
 }
 
+impl PlannedResize {
+    /// Returns the note of a resize that is made `after_s` seconds after it was planned: the pod is watched from then on.
+    pub(crate) fn note_after(&self, after_s: u64) -> Value {
+        let mut note = self.note.clone();
+        let text = &mut note["metadata"]["annotations"][RESIZED];
+        let resized = text.as_str().map(serde_json::from_str::<Resized>);
+        if let Some(Ok(mut resized)) = resized {
+            resized.at += after_s;
+            *text = serde_json::to_string(&resized).unwrap_or_default().into();
+        }
+        note
+    }
+}
+
 /// Resizes to be made, and workloads that wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResizePlan {

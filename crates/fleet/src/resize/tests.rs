@@ -109,8 +109,16 @@ fn one_pod_is_first_and_more_follow_if_it_lost_nothing() {
         &["Canary a 100Mi 150Mi"],
     );
     assert_eq!(plan.resizes[0].request_change_bytes, -(924 << 20));
-    let note = plan.resizes[0].note["metadata"]["annotations"][RESIZED].as_str();
-    let note: Resized = serde_json::from_str(note.expect("noted")).expect("ours");
+    let note = plan.resizes[0].note_after(0);
+    assert_eq!(note, plan.resizes[0].note);
+    // It is watched from the time on at which it is written.
+    let noted_at = |after_s| {
+        let note = plan.resizes[0].note_after(after_s);
+        let note = note["metadata"]["annotations"][RESIZED].as_str();
+        serde_json::from_str::<Resized>(note.expect("noted")).expect("ours")
+    };
+    assert_eq!(noted_at(90).at, NOW + 90);
+    let note = noted_at(0);
     assert_eq!(
         (note.at, note.restarts, note.was[0].request),
         (NOW, 1, Some(1 << 30))
@@ -153,6 +161,7 @@ fn a_loss_or_a_restart_undoes_all_of_a_workload() {
     let plan = check(&[canary(NOW - 700, 1), next], &[0.5, 0.0], &back);
     let note = &plan.resizes[0].note["metadata"]["annotations"];
     assert!(note[RESIZED].is_null());
+    assert_eq!(plan.resizes[0].note_after(9), plan.resizes[0].note);
     assert_eq!(note[FAILED].as_str(), Some(NOW.to_string().as_str()));
     let failed = |ago: u64| {
         pod(

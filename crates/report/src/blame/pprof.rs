@@ -248,7 +248,7 @@ mod tests {
         let location = |id: &u64| {
             let location = &profile.location[*id as usize - 1];
             assert_eq!(location.id, *id);
-            let line = location.line[0];
+            let line = &location.line[0];
             let function = &profile.function[line.function_id as usize - 1];
             let mapping = (location.mapping_id as usize).checked_sub(1);
             let library = mapping.map_or("", |at| text(profile.mapping[at].filename));
