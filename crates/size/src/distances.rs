@@ -12,7 +12,9 @@
 //! The least is of intervals that go to and fro: the last page of one is the first of the next.
 //!
 //! A scan shows one access in an interval where there may be millions. If a limit does not hold the pages that were
-//! used in two intervals after each other, all of that time counts as lost.
+//! used in two intervals after each other, all of that time counts as lost, but no more refaults than a program makes that
+//! takes a microsecond of CPU time from one to the next; at most ten times as many. So a daemon that only looks around
+//! once a second loses little.
 //!
 //! A likely distance is spread evenly up to the greatest. The more pages of one scan return together, the nearer to the
 //! greatest it begins: a sweep goes through them in the same order. If a page was last accessed before the record, its
@@ -36,6 +38,9 @@ use crate::misses::{Misses, Spreads};
 
 /// Number of scans after which a target's reuse is known.
 const YOUNG: usize = 5;
+/// CPU time of a program from one refault to the next, if its memory in use does not fit: likely, and at least.
+const BETWEEN: Nanos = Nanos(1_000);
+const BETWEEN_LEAST: Nanos = Nanos(100);
 
 /// Pages in the order of their last accesses, as far as scans tell it.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +57,10 @@ pub(crate) struct Order {
     between: Spreads,
     /// Accesses of pages that were last accessed before the first scan, by the pages that were accessed since.
     censored: Misses,
+    /// Seconds in which the memory in use of each target did not fit, by the memory that it needs; and their sum.
+    in_use: BTreeMap<TargetId, (Misses, f64)>,
+    /// The same of all targets, likely.
+    seconds: Misses,
 }
 
 /// Changes of one scan.
@@ -76,9 +85,15 @@ impl Order {
 
     /// Takes in a scan. `before` is the scan before of the same target, and the seconds between the two; `None` for the
     /// first scan. The `nr_first` first scans found the pages of the beginning, which have no order.
-    fn apply(&mut self, changes: &Changes, before: Option<(u32, f64)>, nr_first: usize) {
-        if let Some((before, seconds)) = before {
-            self.add_in_use(changes, before, seconds, nr_first);
+    fn apply(
+        &mut self,
+        target: TargetId,
+        changes: &Changes,
+        before: Option<(u32, f64)>,
+        nr_first: usize,
+    ) {
+        if let Some(before) = before {
+            self.add_in_use(target, changes, before, nr_first);
         }
         self.forget(&changes.gone);
         let again = || {
@@ -134,7 +149,13 @@ impl Order {
 
     /// Adds the time between two scans, in which some memory was in use. It may be used a million times, so it has to fit:
     /// the pages of the interval `before` that were used in this one too, or were freed in it.
-    fn add_in_use(&mut self, changes: &Changes, before: u32, seconds: f64, nr_first: usize) {
+    fn add_in_use(
+        &mut self,
+        target: TargetId,
+        changes: &Changes,
+        (before, seconds): (u32, f64),
+        nr_first: usize,
+    ) {
         let again = changes.again.get(&before);
         let again: u64 = again.map_or(0, |by_backing| by_backing.iter().sum());
         let freed = changes.gone.get(&before).copied().unwrap_or(0);
@@ -143,8 +164,31 @@ impl Order {
         let freed = if self.is_first[before] { 0 } else { freed };
         if again + freed > 0 {
             let newer = self.newer_than(before, self.last_seen.len(), nr_first);
-            self.greatest
-                .add(newer + again + freed, [0.0, 0.0, seconds]);
+            let (in_use, sum) = self.in_use.entry(target).or_default();
+            in_use.add(newer + again + freed, [0.0, 0.0, seconds]);
+            *sum += seconds;
+        }
+    }
+
+    /// Adds seconds in which memory had to fit.
+    fn add_seconds(&mut self, pages: u64, seconds: f64) {
+        self.greatest.add(pages, [0.0, 0.0, seconds]);
+        self.seconds.add(pages, [0.0, 0.0, seconds]);
+    }
+
+    /// Counts the times in which memory was in use. `cpu_s` are the targets' CPU times, as far as they are known; a refault
+    /// takes `cost`.
+    fn settle(&mut self, cpu_s: &BTreeMap<TargetId, f64>, cost: Nanos) {
+        for (target, (in_use, sum)) in std::mem::take(&mut self.in_use) {
+            let most = |between: Nanos| {
+                let refaults_s = |cpu_s: f64| cpu_s / between.as_secs_f64() * cost.as_secs_f64();
+                let share = cpu_s.get(&target).map(|cpu_s| refaults_s(*cpu_s) / sum);
+                share.unwrap_or(1.0).min(1.0)
+            };
+            self.seconds =
+                std::mem::take(&mut self.seconds).with_seconds_of(&in_use, most(BETWEEN));
+            let greatest = std::mem::take(&mut self.greatest);
+            self.greatest = greatest.with_seconds_of(&in_use, most(BETWEEN_LEAST));
         }
     }
 
@@ -172,7 +216,7 @@ impl Order {
     /// Returns the accesses by their likely distances, which are `most` pages at most.
     pub(crate) fn likely(&self, most: u64) -> Misses {
         let likely = self.between.misses().with_censored(&self.censored, most);
-        let likely = likely.with_seconds_of(&self.greatest);
+        let likely = likely.with_seconds_of(&self.seconds, 1.0);
         likely.at_most(&self.greatest)
     }
 
@@ -270,8 +314,8 @@ impl Distances {
         if is_first && scan.start < self.ends[0] && self.nr_first == number as usize {
             self.nr_first = number as usize + 1;
         }
-        self.all.apply(all, before, self.nr_first);
-        self.files.apply(files, before, self.nr_first);
+        self.all.apply(scan.target, all, before, self.nr_first);
+        self.files.apply(scan.target, files, before, self.nr_first);
         self.grow(scan, [resident.pages, resident.file_pages]);
         resident
     }
@@ -296,20 +340,23 @@ impl Distances {
         let scans = scan.max(self.nr_first).min(self.ends.len())..self.ends.len();
         let in_use = self.all.last_seen.sum(scans);
         let seconds = to.since(from).as_secs_f64();
-        self.all.greatest.add(in_use + pages, [0.0, 0.0, seconds]);
+        self.all.add_seconds(in_use + pages, seconds);
     }
 
-    /// Counts the time of targets that are young at the record's end.
-    pub(crate) fn settle(&mut self) {
+    /// Counts the time of targets that are young at the record's end, and of memory in use. `cpu_s` are the targets' CPU
+    /// times; `costs` are those of a refault from swap, and from a file.
+    pub(crate) fn settle(&mut self, cpu_s: &BTreeMap<TargetId, f64>, costs: [Nanos; 2]) {
         for (_, scans) in std::mem::take(&mut self.young) {
             self.count_young(&scans);
         }
+        self.all.settle(cpu_s, costs[0]);
+        self.files.settle(cpu_s, costs[1]);
     }
 
     fn count_young(&mut self, scans: &[([u64; 2], f64)]) {
         for ([pages, file_pages], seconds) in scans.iter().filter(|_| scans.len() < YOUNG) {
-            self.all.greatest.add(*pages, [0.0, 0.0, *seconds]);
-            self.files.greatest.add(*file_pages, [0.0, 0.0, *seconds]);
+            self.all.add_seconds(*pages, *seconds);
+            self.files.add_seconds(*file_pages, *seconds);
         }
     }
 

@@ -76,10 +76,10 @@ impl Misses {
         self
     }
 
-    /// Adds the seconds of `other`.
-    pub(crate) fn with_seconds_of(mut self, other: &Self) -> Self {
+    /// Adds a `share` of the seconds of `other`.
+    pub(crate) fn with_seconds_of(mut self, other: &Self, share: f64) -> Self {
         for (class, lost) in other.classes.iter().enumerate() {
-            self.add(last_of(class), [0.0, 0.0, lost[2]]);
+            self.add(last_of(class), [0.0, 0.0, share * lost[2]]);
         }
         self
     }

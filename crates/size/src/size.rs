@@ -27,6 +27,8 @@ const UNMEASURED: [f64; 2] = [0.5, 2.0];
 const KERNEL_LRU: f64 = 1.05;
 /// No program lives on less: the kernel charges 64 pages at once for each CPU.
 const LEAST: u64 = 256 << 10;
+/// Time after which the CPU time of a target tells how much it does.
+const CPU_KNOWN: Nanos = Nanos(3_000_000_000);
 /// Number of points of the curve.
 const POINTS: u64 = 32;
 
@@ -79,8 +81,8 @@ pub struct Size {
     /// Whether all processes of a watched group are reported, with all of their memory.
     is_whole: bool,
     names: BTreeSet<String>,
-    /// CPU time of each target at the first and at the last sample.
-    cpu: BTreeMap<u32, [Nanos; 2]>,
+    /// CPU time of each target at the first and at the last sample, and their times.
+    cpu: BTreeMap<u32, [(Nanos, Nanos); 2]>,
 }
 
 /// Greatest values over time, in bytes.
@@ -181,7 +183,8 @@ impl Size {
         let swapped = swapped.map(|(_, bytes)| bytes).sum();
         self.peaks.swapped = self.peaks.swapped.max(swapped);
         for (target, cpu) in usage.cpu.iter().filter(|(target, _)| is_ours(target)) {
-            self.cpu.entry(*target).or_insert([*cpu; 2])[1] = *cpu;
+            let now = (*cpu, usage.time);
+            self.cpu.entry(*target).or_insert([now; 2])[1] = now;
         }
         self.charges.machine(usage);
         if let Some(charge) = &usage.charged {
@@ -227,7 +230,7 @@ impl Size {
         let spent = self
             .cpu
             .values()
-            .map(|[first, last]| last.since(*first).as_secs_f64());
+            .map(|[(first, _), (last, _)]| last.since(*first).as_secs_f64());
         (spent.sum::<f64>() / seconds).max(1.0)
     }
 }
@@ -299,21 +302,13 @@ impl Accumulate for Size {
 
     fn finish(mut self) -> Option<SizeReport> {
         let from = self.from?;
-        self.distances.settle();
         let duration = self.to.since(from);
         let seconds = duration.as_secs_f64().max(1e-9);
         let costs = self.costs();
+        self.settle(&costs);
         let nr_running = self.nr_running(seconds);
-        let losses = Losses {
-            seconds,
-            nr_running,
-            max_slowdown: self.options.max_slowdown,
-            present: { self.charges.lost_ns(&costs) }
-                .map_or(0.0, |ns| ns / 1e9 / seconds / nr_running),
-            costs: [costs.low_swap_ns, costs.swap_ns, costs.high_swap_ns]
-                .map(|swap_ns| [swap_ns.0 as f64, costs.file_ns.0 as f64, 1e9 * nr_running]),
-        };
         let memory = self.memory(seconds);
+        let losses = self.losses(&costs, &memory, (seconds, nr_running));
         let quarter = Nanos(self.to.0.saturating_sub(duration.0 / 4));
         let with_swap = self.with_swap(losses, &memory);
         let without_swap = self.without_swap(losses, &memory);
@@ -365,6 +360,44 @@ impl Accumulate for Size {
 }
 
 impl Size {
+    /// Counts the times in which memory was in use, by the CPU times of the targets.
+    fn settle(&mut self, costs: &RefaultCosts) {
+        let known =
+            { self.cpu.iter() }.filter(|(_, [(_, from), (_, to)])| to.since(*from) >= CPU_KNOWN);
+        let cpu_s = known.map(|(target, [(first, _), (last, _)])| {
+            (TargetId(*target), last.since(*first).as_secs_f64())
+        });
+        self.distances
+            .settle(&cpu_s.collect(), [costs.swap_ns, costs.file_ns]);
+    }
+
+    fn losses(
+        &self,
+        costs: &RefaultCosts,
+        memory: &SizedMemory,
+        (seconds, nr_running): (f64, f64),
+    ) -> Losses {
+        // Files that others are charged for are not read back.
+        let foreign = memory.foreign_bytes.unwrap_or(0) as f64;
+        let own = 1.0 - (foreign / memory.file_peak_bytes.max(1) as f64).min(1.0);
+        let all_costs = [
+            (costs.low_swap_ns, own),
+            (costs.swap_ns, own),
+            (costs.high_swap_ns, 1.0),
+        ];
+        Losses {
+            seconds,
+            nr_running,
+            max_slowdown: self.options.max_slowdown,
+            present: { self.charges.lost_ns(costs) }
+                .map_or(0.0, |ns| ns / 1e9 / seconds / nr_running),
+            costs: all_costs.map(|(swap_ns, own)| {
+                let file_ns = costs.file_ns.0 as f64 * own;
+                [swap_ns.0 as f64, file_ns, 1e9 * nr_running]
+            }),
+        }
+    }
+
     /// Returns the greatest growth within a scan interval, after the first two.
     fn burst(&self) -> u64 {
         let interval = self.interval();

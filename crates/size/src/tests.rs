@@ -136,6 +136,31 @@ fn size_of_group(name: &str, charge: impl Fn(u64) -> GroupCharge) -> SizeReport 
     size(&items, SizeOptions::default())
 }
 
+/// Its hot pages are in use at each scan, but it has no time to touch them often.
+#[test]
+fn a_daemon_that_looks_around_once_a_second_needs_little() {
+    let need = |cpu_us: u64| {
+        let mut items = items("", |_| 0..0);
+        items.extend((0..60).map(|number| {
+            Item::Usage(UsageSample {
+                time: second(number),
+                cpu: [(TARGET.0, Nanos::from_micros(cpu_us * number))].into(),
+                ..UsageSample::default()
+            })
+        }));
+        let options = SizeOptions {
+            swap_cost: Some(Nanos(10_000)),
+            ..SizeOptions::default()
+        };
+        size(&items, options).with_swap.request
+    };
+    let hot = HOT as u64 * PAGE_SIZE;
+    // A refault at each microsecond of 0.1 ms in a second: 1 ms. It is 0.1 %, and 1 % at most.
+    let [idle, busy] = [need(100), need(10_000)];
+    assert!(idle.bytes < hot && busy.bytes >= hot, "{idle:?}, {busy:?}");
+    assert!(need(200).high_bytes >= hot);
+}
+
 #[test]
 fn mapped_memory_that_others_are_charged_for_is_not_needed_in_the_group() {
     let charged = GroupCharge {

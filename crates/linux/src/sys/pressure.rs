@@ -36,6 +36,7 @@ impl Progress {
 pub fn progress(process: &Process) -> Option<Progress> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).ok()?;
     let mut progress = process.is_alive().then(|| parse_stat(&stat)).flatten()?;
+    progress.cpu = clock::cpu_of(process.pid()).unwrap_or(progress.cpu);
     if progress.resident == 0 {
         // The main thread has ended before others.
         progress.resident = process.usage().ok()?.rss;

@@ -64,7 +64,9 @@ fn a_limit_that_is_tried_is_enough_and_is_undone() {
     };
     let before = fs::read_to_string(&limit).expect("a limit");
     let mut size = isotherm(["size", "--cgroup", &group.name(), "--duration", "6s"]);
-    let json = run(size.args(["--verify", "--trial", "4s", "--json"])).success().json();
+    let json = run(size.args(["--verify", "--trial", "4s", "--json"]))
+        .success()
+        .json();
     let least = json["verified"]["least_bytes"].as_u64().expect("one fits");
     assert!((32 * MIB..80 * MIB).contains(&least), "{json}");
     let high = json["with_swap"]["high"]["bytes"].as_u64().expect("bytes");

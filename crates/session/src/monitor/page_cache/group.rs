@@ -14,8 +14,9 @@ use isotherm_linux::cgroup::GroupNumbers;
 use super::CacheView;
 use crate::monitor::machine::ram_by_node;
 
-/// Share of a CPU for scans of the page cache.
+/// Share of a CPU for scans of the page cache, and the same while most ages are unknown.
 const SHARE: f64 = 0.01;
+const SHARE_AT_FIRST: f64 = 0.05;
 
 /// The page cache of a control group and of those below it.
 pub(crate) struct GroupCache {
@@ -34,8 +35,10 @@ impl GroupCache {
             .ino();
         let group = GroupNumbers::by_inode().remove(&inode);
         let group = group.context("the group has no memory controller")?;
+        let mut view = CacheView::new(now)?;
+        view.only_group = Some(group.clone());
         Ok(Self {
-            view: CacheView::new(now)?,
+            view,
             nodes: ram_by_node()?,
             group,
             bytes: None,
@@ -45,8 +48,14 @@ impl GroupCache {
     /// Continues to scan, within its share of a CPU.
     pub(crate) fn step(&mut self, now: Nanos) -> anyhow::Result<()> {
         let mapped = FrameMap::default();
-        self.view
-            .step(now, |_| SHARE, Nanos(0), &self.nodes, &mapped)?;
+        let share = |is_little_known| {
+            if is_little_known {
+                SHARE_AT_FIRST
+            } else {
+                SHARE
+            }
+        };
+        self.view.step(now, share, Nanos(0), &self.nodes, &mapped)?;
         if let Some(sample) = self.view.reported.take() {
             let mut bytes = CachedBytes::default();
             let of_group = sample.memory.iter().filter(|memory| {
@@ -65,7 +74,7 @@ impl GroupCache {
     }
 }
 
-fn is_within(name: &str, group: &str) -> bool {
+pub(super) fn is_within(name: &str, group: &str) -> bool {
     name.strip_prefix(group.trim_end_matches('/'))
         .is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }

@@ -10,7 +10,7 @@ mod act;
 mod clears;
 mod group;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 
@@ -79,6 +79,10 @@ pub(crate) struct CacheView {
     /// File regions, by start, without pages that are old enough, and the time until which that holds.
     waiting: BTreeMap<(u64, u64), Nanos>,
     dropped: BTreeMap<FileId, FileFacts>,
+    /// Path of the only control group whose page cache is of interest, with those below it; and their keys in the kernel,
+    /// once they are known.
+    only_group: Option<String>,
+    only: Option<BTreeSet<u64>>,
 }
 
 #[derive(Default)]
@@ -123,6 +127,8 @@ impl CacheView {
             returned: ReturnedFiles::default(),
             waiting: BTreeMap::new(),
             dropped: BTreeMap::new(),
+            only_group: None,
+            only: None,
         })
     }
 
@@ -234,7 +240,7 @@ impl CacheView {
     ) -> Result<(), MemmapError> {
         let before = process_cpu();
         let (ages, clears) = (&mut self.ages, &mut self.clears);
-        let (account, refused) = (&mut self.round.account, &self.refused);
+        let (account, refused, only) = (&mut self.round.account, &self.refused, &self.only);
         let was_anonymous = |first| mapped.are_anonymous(first..first + SCANNED_TOGETHER);
         self.memmap.scan(frames.clone(), was_anonymous, |folio| {
             let pages = unmapped_pages(&folio, mapped);
@@ -243,7 +249,8 @@ impl CacheView {
             }
             let seen = ages.look(&folio, now);
             account.add(&folio, seen, node, pages);
-            if seen.hides_next && !refused.contains_key(&folio.file) {
+            let is_wanted = only.as_ref().is_none_or(|only| only.contains(&folio.group));
+            if seen.hides_next && is_wanted && !refused.contains_key(&folio.file) {
                 clears.add(folio);
             }
         })?;
@@ -315,9 +322,18 @@ impl CacheView {
         let totals: Vec<_> = { round.account.totals().iter() }
             .map(|(key, bytes)| (*key, *bytes))
             .collect();
-        self.bytes = totals.iter().map(|(_, bytes)| bytes.total()).sum();
-        self.unknown_bytes = totals.iter().map(|(_, bytes)| bytes.ages.unknown).sum();
         let names = self.group_names(totals.iter().map(|((_, group), _)| *group).collect())?;
+        self.only = self.only_group.as_ref().map(|only| {
+            let within = names
+                .iter()
+                .filter(|(_, name)| group::is_within(name, only));
+            within.map(|(key, _)| *key).collect()
+        });
+        let only = &self.only;
+        let counts = |key: &u64| only.as_ref().is_none_or(|only| only.contains(key));
+        let all = totals.iter().filter(|((_, group), _)| counts(group));
+        self.bytes = all.clone().map(|(_, bytes)| bytes.total()).sum();
+        self.unknown_bytes = all.map(|(_, bytes)| bytes.ages.unknown).sum();
         let mut memory: BTreeMap<(u32, Option<String>), CachedBytes> = BTreeMap::new();
         for ((node, group), bytes) in totals {
             let name = names.get(&group).cloned();
