@@ -308,7 +308,10 @@ impl Workload<'_> {
         let mut wanted = Vec::new();
         for member in self.members.iter().filter(|member| !member.pod.is_over()) {
             let own = |container: &str| needs.contains_key(&key_of(member.pod, container));
-            wanted.push((member, wanted_of(member.pod, &need, own)?));
+            // Another Prometheus may know the others, and another command resizes them.
+            if member.pod.spec.containers.iter().any(|of| own(&of.name)) {
+                wanted.push((member, wanted_of(member.pod, &need, own)?));
+            }
         }
         let (proven, next): (Vec<_>, Vec<_>) = wanted
             .into_iter()

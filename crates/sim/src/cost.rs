@@ -159,33 +159,16 @@ impl MachineCosts {
     #[must_use]
     pub fn for_one_in(self, nr: u32) -> Self {
         let times = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(nr)));
-        Self {
-            minor_fault: times(self.minor_fault),
-            huge_fault: times(self.huge_fault),
-            refault_zram: times(self.refault_zram),
-            refault_disk: times(self.refault_disk),
-            refault_file: times(self.refault_file),
-            compress: times(self.compress),
-            page_out_whole: times(self.page_out_whole),
-            interrupt: times(self.interrupt),
-            drop_page: times(self.drop_page),
-            scan_page: times(self.scan_page),
-            look_at_frame: times(self.look_at_frame),
-            migrate_page: times(self.migrate_page),
-            collapse: times(self.collapse),
-            split: times(self.split),
-            read_contents: times(self.read_contents),
-            read_bit: times(self.read_bit),
-            read_block: times(self.read_block),
-            judge_page: times(self.judge_page),
-            judge_mixed_page: times(self.judge_mixed_page),
-            meet_page: times(self.meet_page),
-            clear_range: times(self.clear_range),
-            clear_page: times(self.clear_page),
-            clear_old: times(self.clear_old),
-            clear_space_page: times(self.clear_space_page),
-            clear_stolen: times(self.clear_stolen),
-            ..self
+        macro_rules! with_each {
+            ($($cost:ident)*) => {
+                Self { $($cost: times(self.$cost),)* ..self }
+            };
+        }
+        with_each! {
+            minor_fault huge_fault refault_zram refault_disk refault_file compress page_out_whole interrupt
+            drop_page scan_page look_at_frame migrate_page collapse split read_contents read_bit read_block
+            judge_page judge_mixed_page meet_page clear_range clear_page clear_old clear_space_page
+            clear_stolen
         }
     }
 

@@ -4,7 +4,8 @@
 //! `file_mapped`). If scans see less than that, processes ended before they were scanned. If scans see more, other groups
 //! are charged for the rest: mostly libraries that another group has read first. A limit takes no such memory away.
 //!
-//! Limits: version 1 does not say how much kernel memory can be freed. The likely part is that of the whole machine.
+//! Limits: version 1 does not say how much kernel memory can be freed. The likely part is that of the whole machine, but no
+//! more than what belongs to unmapped page cache.
 
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{GroupCharge, Nanos, PAGE_SIZE};
@@ -15,6 +16,10 @@ use crate::report::{RefaultCosts, SizeEstimate, SizedMemory};
 
 /// Least memory unseen by scans that counts: charges are counted in batches.
 pub(crate) const UNSEEN_MIN: u64 = 1 << 20;
+
+/// Kernel memory of page cache, as a share of it: nodes of the tree of its pages, and on ext4 a buffer head of 104 bytes
+/// for each.
+const KERNEL_OF_CACHE: f64 = 0.03;
 
 /// A charge, and what scans saw when it was read.
 pub(crate) struct Charged<'a> {
@@ -172,7 +177,9 @@ impl Charges {
         let kernel = self.kernel.unwrap_or(0);
         let likely = self.kernel_reclaimable.unwrap_or_else(|| {
             let [all, part] = self.machine_kernel.unwrap_or([1, 0]);
-            (kernel as f64 * part as f64 / all.max(1) as f64) as u64
+            let of_machine = kernel as f64 * part as f64 / all.max(1) as f64;
+            let cached = memory.unmapped_peak_bytes.unwrap_or(0);
+            of_machine.min(cached as f64 * KERNEL_OF_CACHE) as u64
         });
         let kernel = SizeEstimate {
             bytes: kernel.saturating_sub(likely),

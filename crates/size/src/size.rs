@@ -73,7 +73,9 @@ pub struct Size {
     to: Nanos,
     nr_scans: u64,
     scanned: Nanos,
-    page_seconds: [f64; 2],
+    /// Mapped pages, those of unknown use, those that stay whatever the limit, and those of files among the latter, times
+    /// seconds.
+    page_seconds: [f64; 4],
     peaks: Peaks,
     /// Unmapped page cache at the last scan of it.
     cached: Option<CachedBytes>,
@@ -92,8 +94,6 @@ struct Peaks {
     mapped_at: Nanos,
     swap_backed: u64,
     file: u64,
-    kept: u64,
-    kept_files: u64,
     swapped: u64,
 }
 
@@ -117,7 +117,7 @@ impl Size {
             to: Nanos(0),
             nr_scans: 0,
             scanned: Nanos(0),
-            page_seconds: [0.0; 2],
+            page_seconds: [0.0; 4],
             peaks: Peaks::default(),
             cached: None,
             charges: Charges::default(),
@@ -149,8 +149,15 @@ impl Size {
         self.nr_scans += 1;
         let length = pages.end.since(pages.start);
         self.scanned = self.scanned + length;
-        self.page_seconds[0] += resident.pages as f64 * length.as_secs_f64();
-        self.page_seconds[1] += resident.unknown_pages as f64 * length.as_secs_f64();
+        let of_kind = [
+            resident.pages,
+            resident.unknown_pages,
+            resident.kept_pages,
+            resident.kept_file_pages,
+        ];
+        for (sum, pages) in self.page_seconds.iter_mut().zip(of_kind) {
+            *sum += pages as f64 * length.as_secs_f64();
+        }
         self.series.push((pages.end, now.pages * PAGE_SIZE));
         let peaks = &mut self.peaks;
         if now.pages * PAGE_SIZE > peaks.mapped {
@@ -159,8 +166,6 @@ impl Size {
         }
         let file = now.file_pages * PAGE_SIZE;
         peaks.file = peaks.file.max(file);
-        peaks.kept = peaks.kept.max(now.kept_pages * PAGE_SIZE);
-        peaks.kept_files = peaks.kept_files.max(now.kept_file_pages * PAGE_SIZE);
         peaks.swap_backed = peaks.swap_backed.max(now.pages * PAGE_SIZE - file);
     }
 
@@ -431,17 +436,21 @@ impl Size {
         at_first.is_some_and(|bytes| bytes < self.peaks.mapped / 2)
     }
 
+    /// Returns the means over time of what `page_seconds` sums up, in bytes.
+    fn means(&self, seconds: f64) -> [u64; 4] {
+        { self.page_seconds }.map(|sum| (sum / seconds * PAGE_SIZE as f64) as u64)
+    }
+
     fn memory(&self, seconds: f64) -> SizedMemory {
-        let [mapped, unknown] = self.page_seconds;
-        let mean = |page_seconds: f64| (page_seconds / seconds * PAGE_SIZE as f64) as u64;
+        let [mapped, unknown, ..] = self.means(seconds);
         let (peaks, charges) = (&self.peaks, &self.charges);
         SizedMemory {
             peak_bytes: charges.total.unwrap_or(peaks.mapped),
-            mapped_mean_bytes: mean(mapped),
+            mapped_mean_bytes: mapped,
             mapped_peak_bytes: peaks.mapped,
             swap_backed_peak_bytes: peaks.swap_backed,
             file_peak_bytes: peaks.file,
-            unknown_mean_bytes: mean(unknown),
+            unknown_mean_bytes: unknown,
             swapped_peak_bytes: peaks.swapped,
             kernel_peak_bytes: charges.kernel,
             kernel_reclaimable_bytes: charges.kernel_reclaimable,
@@ -467,11 +476,13 @@ impl Size {
     /// Returns the needs of files alone.
     fn files(&self, losses: Losses, memory: &SizedMemory) -> SizeEstimate {
         let files = losses.least(&self.distances.files, memory.file_peak_bytes);
-        files.map(|bytes| bytes.max(self.peaks.kept_files))
+        let [.., kept_files] = self.means(losses.seconds);
+        files.map(|bytes| bytes.max(kept_files))
     }
 
     fn with_swap(&self, losses: Losses, memory: &SizedMemory) -> SizeAdvice {
-        let floor = self.peaks.kept + LEAST.min(memory.mapped_peak_bytes);
+        let [_, _, kept, _] = self.means(losses.seconds);
+        let floor = kept + LEAST.min(memory.mapped_peak_bytes);
         let most = memory.mapped_peak_bytes + memory.unseen_peak_bytes.unwrap_or(0);
         let mapped = losses.least(&self.distances.all, most);
         let mapped = mapped.map(|bytes| bytes.max(floor.min(memory.mapped_peak_bytes)));

@@ -3,7 +3,8 @@
 //! Approach: the group is limited to the estimate, and its loss is measured for some seconds, once it has settled. If
 //! it loses too much, the limit rises, first by a twentieth, until it fits. Else the limit falls, until it does not fit.
 //! Limits between the two follow, until they differ by a twentieth. A trial ends early once it has lost what it may lose
-//! in all of its time. After a limit that does not fit, the group gets its own limit until it has read back what it uses.
+//! in all of its time. A limit far below the usage is reached in steps: the kernel takes time to tell memory in use from
+//! idle memory, and would take both at once. After a limit that does not fit, the group gets its own limit until it has read back what it uses.
 //! Else these reads would count against the next limit.
 //!
 //! Limits: a trial of seconds does not show what happens once a minute. A recovery ends after two quiet seconds, before
@@ -35,6 +36,8 @@ const SLACK: f64 = 1.005;
 const REACHED: f64 = 1.02;
 /// Most such factors between two trials.
 const REACH_MAX: i32 = 8;
+/// Factor between limits on the way down to the one that is tried.
+const STEP_DOWN: f64 = 1.25;
 /// Most trials.
 const TRIALS: usize = 16;
 
@@ -142,6 +145,21 @@ fn recovered(allowed: f64, group: &mut impl LimitedGroup) -> anyhow::Result<Opti
     Ok((!last.is_alive).then_some(TrialsEnd::Ended))
 }
 
+/// Lowers the limit from the present usage towards `limit_bytes`. Returns whether the trials go on.
+fn step_down(limit_bytes: u64, group: &mut impl LimitedGroup) -> anyhow::Result<bool> {
+    let mut state = group.look()?;
+    let mut above = state.used_bytes as f64 / STEP_DOWN;
+    while above > limit_bytes as f64 && state.is_alive {
+        group.limit(above as u64 / PAGE_SIZE * PAGE_SIZE)?;
+        if !group.wait(LOOK_EVERY) {
+            return Ok(false);
+        }
+        state = group.look()?;
+        above /= STEP_DOWN;
+    }
+    Ok(true)
+}
+
 /// Tries one limit. Returns the end of all trials, if this one ends them.
 fn tried(
     allowed: f64,
@@ -150,9 +168,10 @@ fn tried(
     group: &mut impl LimitedGroup,
 ) -> anyhow::Result<(TriedLimit, Option<TrialsEnd>)> {
     let look_s = LOOK_EVERY.as_secs_f64();
+    let mut goes_on = step_down(limit_bytes, group)?;
     group.limit(limit_bytes)?;
     let mut last = group.look()?;
-    let (mut goes_on, mut is_settled, mut seconds) = (true, false, 0.0);
+    let (mut is_settled, mut seconds) = (false, 0.0);
     // While the limit settles, pages that were just reclaimed may return. Only a loss above a tenth of the time counts.
     let mut first = last;
     for look in 0..SETTLE_LOOKS + nr_looks {
@@ -212,13 +231,17 @@ mod tests {
         needs: u64,
         limit: u64,
         resident: u64,
+        used: u64,
         state: GroupState,
         looks_left: u32,
     }
 
     impl LimitedGroup for Fake {
         fn limit(&mut self, bytes: u64) -> anyhow::Result<()> {
+            let falls_by = self.used as f64 / bytes as f64;
+            assert!(falls_by <= STEP_DOWN * 1.001, "{} to {bytes}", self.used);
             self.limit = bytes;
+            self.used = self.used.min(bytes);
             Ok(())
         }
 
@@ -229,6 +252,7 @@ mod tests {
         fn look(&mut self) -> anyhow::Result<GroupState> {
             self.looks_left = self.looks_left.saturating_sub(1);
             self.state.is_alive = self.looks_left > 0;
+            self.state.used_bytes = self.used;
             Ok(self.state)
         }
 
@@ -244,12 +268,17 @@ mod tests {
     }
 
     fn tried_on(needs: u64, looks_left: u32) -> Verified {
+        tried_from(110 * MIB, needs, looks_left)
+    }
+
+    fn tried_from(used: u64, needs: u64, looks_left: u32) -> Verified {
         let mut report = size(&items("", |_| 0..0), SizeOptions::default());
         report.memory.peak_bytes = 200 * MIB;
         let mut fake = Fake {
             needs,
             limit: 0,
             resident: needs,
+            used,
             state: GroupState::default(),
             looks_left,
         };
@@ -268,6 +297,14 @@ mod tests {
                 "{needs}: {least}"
             );
         }
+    }
+
+    /// No limit is lower than the usage by more than a step.
+    #[test]
+    fn a_limit_far_below_the_usage_is_reached_in_steps() {
+        let found = tried_from(1000 * MIB, 70 * MIB, 1000);
+        assert_eq!(found.end, TrialsEnd::Found, "{found:?}");
+        assert_eq!(found.least_bytes, tried_on(70 * MIB, 1000).least_bytes);
     }
 
     #[test]

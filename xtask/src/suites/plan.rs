@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn rules_name_suites_that_there_are() {
         let long = names(Level::Long);
-        for (runs, _) in super::super::change::RULES {
+        for (runs, _) in super::super::change::rules() {
             let suite = runs.split(' ').next().unwrap_or_default();
             assert!(long.contains(&suite), "{suite}");
         }

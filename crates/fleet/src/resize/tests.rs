@@ -99,6 +99,28 @@ fn check(pods: &[KubePod], losses: &[f64], expected: &[&str]) -> ResizePlan {
     plan
 }
 
+/// Each of two Prometheus servers knows half of the pods.
+#[test]
+fn pods_that_another_knows_prove_nothing_and_hold_nothing_up() {
+    let done = pod("a", "limits", SMALL, &resized(NOW - 700, 1));
+    let pods = [done, pod("b", "limits", BIG, &json!({}))];
+    let need = ContainerNeed {
+        bytes: 100 << 20,
+        low_bytes: 80 << 20,
+        high_bytes: 150 << 20,
+        charged_bytes: 0,
+        watched_s: 7200,
+    };
+    let key = ["shop", "b", "web"].map(str::to_owned);
+    let needs = [(key.into(), need)].into();
+    let plan = planned(&pods, &needs, &Losses::new(), LIMITS, NOW);
+    assert_eq!(plan.resizes.len(), 1, "{:?}", plan.held);
+    assert_eq!(
+        (plan.resizes[0].kind, &plan.resizes[0].pod[..]),
+        (ResizeKind::Canary, "b")
+    );
+}
+
 #[test]
 fn one_pod_is_first_and_more_follow_if_it_lost_nothing() {
     let none = json!({});

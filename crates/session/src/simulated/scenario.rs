@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::trace::{self, Replay, read_trace};
 use super::workload;
-use isotherm_engine::units::{UnitError, parse_bytes, parse_share, parse_time};
+use isotherm_engine::units::{parse_bytes, parse_share, parse_time};
 
 /// All inputs of a simulation.
 #[derive(Debug, Default)]
@@ -86,50 +86,38 @@ impl Scenario {
 /// Default rate at which memory is filled.
 const FILL_BYTES_PER_S: u64 = 1 << 30;
 
-// Texts with a unit: a size, a share of 0 to 1, and a time.
-struct Bytes(u64);
-struct Share(f64);
-struct Time(Nanos);
+/// Declares texts with a unit, each with its value and what reads it.
+macro_rules! with_unit {
+    ($($name:ident($of:ty), $parse:path;)*) => {$(
+        struct $name($of);
 
-fn parsed<'de, D: Deserializer<'de>, T>(
-    deserializer: D,
-    parse: fn(&str) -> Result<T, UnitError>,
-) -> Result<T, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    parse(&text).map_err(serde::de::Error::custom)
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                $parse(&text).map(Self).map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+with_unit! {
+    Bytes(u64), parse_bytes;
+    Share(f64), parse_share;
+    Time(Nanos), parse_time;
+}
+
+/// A number without a unit; thousands may be separated.
+#[derive(Clone, Copy)]
+struct Number<T>(T);
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Number<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, parse_bytes).map(Self)
+        let text = String::deserialize(deserializer)?.replace(['_', ','], "");
+        let parsed = text.trim().parse().map(Self);
+        parsed.map_err(|error| {
+            serde::de::Error::custom(format!("'{text}' is no number here: {error}"))
+        })
     }
-}
-
-impl<'de> Deserialize<'de> for Share {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, parse_share).map(Self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, parse_time).map(Self)
-    }
-}
-
-/// Reads a number without a unit; thousands may be separated.
-fn number<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    let text = String::deserialize(deserializer)?.replace(['_', ','], "");
-    let parsed = text.trim().parse();
-    parsed.map_err(|error| serde::de::Error::custom(format!("'{text}' is no number here: {error}")))
-}
-
-fn some_number<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    number(deserializer).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -146,14 +134,12 @@ struct ScenarioFile {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MachineFile {
-    #[serde(default, deserialize_with = "some_number")]
-    cpus: Option<u32>,
+    cpus: Option<Number<u32>>,
     nodes: Option<Vec<NodeFile>>,
     swap: Option<SwapFile>,
     thp: Option<ThpMode>,
     defrag: Option<Defrag>,
-    #[serde(default, deserialize_with = "some_number")]
-    compaction_proactiveness: Option<u32>,
+    compaction_proactiveness: Option<Number<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -170,8 +156,7 @@ struct NodeFile {
 struct SwapFile {
     zram: Option<Bytes>,
     disk: Option<Bytes>,
-    #[serde(default, deserialize_with = "some_number")]
-    ratio: Option<f64>,
+    ratio: Option<Number<f64>>,
     read: Option<Time>,
 }
 
@@ -182,15 +167,12 @@ const PROCESSES_MAX: usize = 100_000;
 #[serde(deny_unknown_fields)]
 struct ProcessFile {
     name: Option<String>,
-    #[serde(default, deserialize_with = "some_number")]
-    count: Option<usize>,
+    count: Option<Number<usize>>,
     start: Option<Time>,
-    #[serde(default, deserialize_with = "some_number")]
-    threads: Option<u32>,
+    threads: Option<Number<u32>>,
     work: Option<Time>,
     memory_bound: Option<Share>,
-    #[serde(default, deserialize_with = "some_number")]
-    accesses_per_s: Option<f64>,
+    accesses_per_s: Option<Number<f64>>,
     #[serde(default)]
     mappings: Vec<MappingFile>,
     masim: Option<PathBuf>,
@@ -209,8 +191,7 @@ struct MappingFile {
     huge: Option<bool>,
     from: Option<Time>,
     fill: Option<Time>,
-    #[serde(default, deserialize_with = "some_number")]
-    filled_of_block: Option<u32>,
+    filled_of_block: Option<Number<u32>>,
     #[serde(alias = "given_back")]
     released: Option<Share>,
     #[serde(alias = "given_back_at")]
@@ -226,8 +207,7 @@ struct AccessFile {
     #[serde(default)]
     pattern: workload::Shape,
     hot: Option<String>,
-    #[serde(deserialize_with = "number")]
-    rate: f64,
+    rate: Number<f64>,
 }
 
 #[derive(Deserialize)]
@@ -237,10 +217,8 @@ struct FaultFile {
     #[serde(rename = "for")]
     length: Time,
     kind: FaultName,
-    #[serde(default, deserialize_with = "some_number")]
-    node: Option<u32>,
-    #[serde(default, deserialize_with = "some_number")]
-    process: Option<u32>,
+    node: Option<Number<u32>>,
+    process: Option<Number<u32>>,
     share: Option<Share>,
     by: Option<Time>,
     #[serde(default)]
@@ -303,7 +281,7 @@ pub fn parse_scenario(text: &str, folder: &Path) -> anyhow::Result<Scenario> {
     let (mut starts, mut notes) = (Vec::new(), Vec::new());
     for (index, process) in file.processes.into_iter().enumerate() {
         let at = process.start.as_ref().map_or(Nanos(0), |Time(at)| *at);
-        let count = process.count.unwrap_or(1);
+        let count = process.count.map_or(1, |Number(count)| count);
         ensure!(
             starts.len().saturating_add(count) <= PROCESSES_MAX,
             "processes[{index}]: with its {count} there are more than {PROCESSES_MAX}"
@@ -359,11 +337,11 @@ impl MachineFile {
             total <= 8 << 40,
             "machine.nodes: frames are simulated up to 8 TiB"
         );
-        let cpus = self.cpus.unwrap_or(default.cpus);
+        let cpus = self.cpus.map_or(default.cpus, |Number(cpus)| cpus);
         ensure!(cpus >= 1, "machine.cpus: a machine has at least one");
         let compaction_proactiveness = self
             .compaction_proactiveness
-            .unwrap_or(default.compaction_proactiveness);
+            .map_or(default.compaction_proactiveness, |Number(share)| share);
         ensure!(
             compaction_proactiveness <= 100,
             "machine.compaction_proactiveness: {compaction_proactiveness} is above 100"
@@ -384,7 +362,7 @@ impl SwapFile {
     fn spec(self) -> anyhow::Result<(SwapKind, u64)> {
         match (self.zram, self.disk) {
             (Some(Bytes(size)), None) => {
-                let ratio = self.ratio.unwrap_or(3.0);
+                let ratio = self.ratio.map_or(3.0, |Number(ratio)| ratio);
                 ensure!(ratio >= 1.0, "machine.swap.ratio: {ratio} is below 1");
                 Ok((SwapKind::Zram { ratio }, size))
             }
@@ -399,6 +377,7 @@ impl SwapFile {
 
 impl ProcessFile {
     fn spec(self, folder: &Path, notes: &mut Vec<String>) -> anyhow::Result<SimProcessSpec> {
+        let accesses_per_s = self.accesses_per_s.map(|Number(rate)| rate);
         let given = [
             !self.mappings.is_empty(),
             self.masim.is_some(),
@@ -426,11 +405,11 @@ impl ProcessFile {
             notes.extend(replay.notes);
             largest.context("nothing of it was in memory")?
         } else if let Some(path) = &self.masim {
-            workload::masim(&folder.join(path), self.accesses_per_s, self.sparse)?
+            workload::masim(&folder.join(path), accesses_per_s, self.sparse)?
         } else {
             SimProcessSpec {
                 name: "process".to_owned(),
-                accesses_per_s: self.accesses_per_s,
+                accesses_per_s,
                 areas: areas(self.mappings)?,
                 ..SimProcessSpec::default()
             }
@@ -438,7 +417,7 @@ impl ProcessFile {
         if let Some(name) = self.name {
             spec.name = name;
         }
-        spec.threads = self.threads.unwrap_or(spec.threads);
+        spec.threads = self.threads.map_or(spec.threads, |Number(nr)| nr);
         spec.work = self.work.map(|Time(work)| work).or(spec.work);
         if let Some(Share(share)) = self.memory_bound {
             spec.memory_bound = share;
@@ -466,7 +445,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
             at: access.at.map_or(Nanos(0), |Time(at)| at),
             shape: access.pattern,
             hot: access.hot,
-            rate: access.rate,
+            rate: access.rate.0,
         });
         let accesses: Vec<workload::Access> = accesses.collect();
         let pattern = workload::pattern(&accesses, size);
@@ -482,7 +461,7 @@ fn areas(mappings: Vec<MappingFile>) -> anyhow::Result<Vec<AreaSpec>> {
             purpose: mapping.kind,
             huge: mapping.huge,
             fill: Some((from, fill)),
-            filled_of_block: mapping.filled_of_block,
+            filled_of_block: mapping.filled_of_block.map(|Number(pages)| pages),
             released: mapping.released.map(|Share(share)| {
                 let at = mapping.released_at.map(|Time(at)| at);
                 (at.unwrap_or(from + fill), share)
@@ -500,7 +479,7 @@ impl FaultFile {
         };
         let kind = match self.kind {
             FaultName::NodeFull => {
-                let node = self.node.context("say which: `node: 0`")?;
+                let Number(node) = self.node.context("say which: `node: 0`")?;
                 ensure!((node as usize) < nodes, "there is no node {node}");
                 FaultKind::NodeFull(node)
             }
@@ -508,7 +487,7 @@ impl FaultFile {
             FaultName::MigrationFailures => FaultKind::Migration(share()?),
             FaultName::Contention => FaultKind::Contention(share()?),
             FaultName::Exit => {
-                let process = self.process.context("say which: `process: 0`")?;
+                let Number(process) = self.process.context("say which: `process: 0`")?;
                 ensure!(
                     (process as usize) < processes,
                     "there is no process {process}"
