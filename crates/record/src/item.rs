@@ -159,12 +159,6 @@ pub struct UsageSample {
     /// Size of all swap of the machine; none in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_swap: Option<u64>,
-    /// The machine's kernel memory that control groups are charged for: slab, stacks, page tables, per CPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub system_kernel: Option<u64>,
-    /// Part of it that the kernel frees when memory is short (SReclaimable).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub system_kernel_reclaimable: Option<u64>,
     /// The kernel's own counters of migration, on a machine with several nodes.
     #[serde(default, skip_serializing_if = "KernelMigrations::is_empty")]
     pub migrations: KernelMigrations,

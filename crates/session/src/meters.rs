@@ -73,11 +73,6 @@ impl Meters {
         usage.system_total = bytes("MemTotal");
         usage.system_free = bytes("MemFree");
         usage.system_available = bytes("MemAvailable");
-        if self.group.is_some() {
-            let kernel = ["Slab", "KernelStack", "PageTables", "Percpu"];
-            usage.system_kernel = Some(kernel.into_iter().map(bytes).sum());
-            usage.system_kernel_reclaimable = memory.get("SReclaimable");
-        }
         usage.system_swap = memory.get("SwapTotal");
         if *self.has_nodes.get_or_insert_with(|| node::count() > 1) {
             let (machine, nodes) = migrations::read();

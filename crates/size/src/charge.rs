@@ -4,8 +4,7 @@
 //! `file_mapped`). If scans see less than that, processes ended before they were scanned. If scans see more, other groups
 //! are charged for the rest: mostly libraries that another group has read first. A limit takes no such memory away.
 //!
-//! Limits: version 1 does not say how much kernel memory can be freed. The likely part is that of the whole machine, but no
-//! more than what belongs to unmapped page cache.
+//! Limits: version 1 does not say how much kernel memory can be freed. Likely it is what belongs to unmapped page cache.
 
 use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{GroupCharge, Nanos, PAGE_SIZE};
@@ -54,18 +53,12 @@ pub(crate) struct Charges {
     pub(crate) foreign: Option<u64>,
     /// Swap of the machine.
     pub(crate) swap: Option<u64>,
-    /// Kernel memory of the machine, and the part of it that can be freed.
-    machine_kernel: Option<[u64; 2]>,
 }
 
 impl Charges {
     /// Takes in facts of the machine.
     pub(crate) fn machine(&mut self, usage: &UsageSample) {
         self.swap = usage.system_swap.or(self.swap);
-        let kernel = usage.system_kernel.zip(usage.system_kernel_reclaimable);
-        self.machine_kernel = kernel
-            .map(|(all, part)| [all, part])
-            .or(self.machine_kernel);
     }
 
     pub(crate) fn take(&mut self, now: &Charged<'_>, distances: &mut Distances) {
@@ -175,12 +168,9 @@ impl Charges {
     /// that can be freed is mostly of files: none of it may be needed, or all.
     pub(crate) fn not_mapped(&self, memory: &SizedMemory) -> SizeEstimate {
         let kernel = self.kernel.unwrap_or(0);
-        let likely = self.kernel_reclaimable.unwrap_or_else(|| {
-            let [all, part] = self.machine_kernel.unwrap_or([1, 0]);
-            let of_machine = kernel as f64 * part as f64 / all.max(1) as f64;
-            let cached = memory.unmapped_peak_bytes.unwrap_or(0);
-            of_machine.min(cached as f64 * KERNEL_OF_CACHE) as u64
-        });
+        let cached = memory.unmapped_peak_bytes.unwrap_or(0) as f64;
+        let of_cache = (cached * KERNEL_OF_CACHE) as u64;
+        let likely = self.kernel_reclaimable.unwrap_or(of_cache);
         let kernel = SizeEstimate {
             bytes: kernel.saturating_sub(likely),
             low_bytes: kernel.saturating_sub(self.kernel_reclaimable.unwrap_or(kernel)),

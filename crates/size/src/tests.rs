@@ -123,8 +123,6 @@ fn size_of_group(name: &str, charge: impl Fn(u64) -> GroupCharge) -> SizeReport 
             time: second(number),
             charged: Some(charge(number)),
             system_swap: Some(0),
-            system_kernel: Some(100),
-            system_kernel_reclaimable: Some(75),
             ..UsageSample::default()
         })
     }));
@@ -192,13 +190,13 @@ fn what_the_kernel_counts_beside_samples_raises_the_numbers() {
     let enough = size_of_group("", charged);
     // Its machine has no swap.
     assert!(!enough.advice().1 && enough.advice().0 == enough.without_swap);
-    // Three quarters of the machine's kernel memory can be freed, and some belongs to page cache.
+    // All of its kernel memory may belong to its page cache.
     let beside = enough.with_swap.request.bytes
         - size(&items("", |_| 0..0), SizeOptions::default())
             .with_swap
             .request
             .bytes;
-    assert_eq!(beside, 100 * MIB + MIB / 4);
+    assert_eq!(beside, 100 * MIB);
     let room = enough.with_swap.limit.bytes - enough.with_swap.high.bytes;
     assert_eq!(room, 3 * MIB);
     // 4,000 pages of 11 us in a second are 4.4 % of its time.
