@@ -160,11 +160,14 @@ impl SizeReport {
 
     fn remarks(&self, style: &Style) -> Vec<String> {
         let mut remarks = vec![self.horizon(style), self.cost(style)];
-        if self.present_slowdown > self.max_slowdown {
+        if let Some(lost) = self
+            .present_slowdown
+            .filter(|lost| *lost > self.max_slowdown)
+        {
             remarks.push(format!(
                 "It is short of memory: it lost {} of its time by reading back what the kernel had reclaimed. How much more \
                  it needs is not known: raise its limit, and ask again",
-                units::format_share(self.present_slowdown)
+                units::format_share(lost)
             ));
         }
         self.add_memory(&mut remarks, style);

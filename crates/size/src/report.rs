@@ -235,8 +235,8 @@ pub struct SizeReport {
     /// Mean number of threads that ran at once, at least 1: a refault delays one of them.
     pub nr_running: f64,
     /// The share of its time that the program lost while it was watched, by reading back what had been reclaimed. The
-    /// kernel counts such reads by control group; 0 without one.
-    pub present_slowdown: f64,
+    /// kernel counts such reads by control group; `null` without one.
+    pub present_slowdown: Option<f64>,
     /// Size of the machine's swap; `null` where the record does not say it.
     pub machine_swap_bytes: Option<u64>,
     /// Cost of refaults.

@@ -246,8 +246,8 @@ struct Losses {
     seconds: f64,
     nr_running: f64,
     max_slowdown: f64,
-    /// The loss by refaults while it was watched.
-    present: f64,
+    /// The loss by refaults while it was watched, if they were counted.
+    present: Option<f64>,
     /// Costs in nanoseconds: low, middle, high.
     costs: [Lost; 3],
 }
@@ -394,8 +394,7 @@ impl Size {
             seconds,
             nr_running,
             max_slowdown: self.options.max_slowdown,
-            present: { self.charges.lost_ns(costs) }
-                .map_or(0.0, |ns| ns / 1e9 / seconds / nr_running),
+            present: { self.charges.lost_ns(costs) }.map(|ns| ns / 1e9 / seconds / nr_running),
             costs: all_costs.map(|(swap_ns, own)| {
                 let file_ns = costs.file_ns.0 as f64 * own;
                 [swap_ns.0 as f64, file_ns, 1e9 * nr_running]
@@ -524,7 +523,7 @@ impl Size {
         burst: u64,
         swap: SizeEstimate,
     ) -> SizeAdvice {
-        if losses.present > losses.max_slowdown {
+        if losses.present > Some(losses.max_slowdown) {
             request.bytes = request.bytes.max(self.charges.mean());
             request.high_bytes = request.high_bytes.max(self.charges.total.unwrap_or(0));
         }

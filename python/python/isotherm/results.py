@@ -788,8 +788,8 @@ class Size(TypedDict):
     peak_at_ns: Nanos
     # Loss by limit, from the least limit.
     points: list[SizePoint]
-    # The share of its time that the program lost while it was watched, by reading back what had been reclaimed. The kernel counts such reads by control group; 0 without one.
-    present_slowdown: float
+    # The share of its time that the program lost while it was watched, by reading back what had been reclaimed. The kernel counts such reads by control group; `null` without one.
+    present_slowdown: NotRequired[float | None]
     # Bounds that programs have themselves, of what runs now.
     programs: list[ProgramSetting]
     # The record that the report is based on.

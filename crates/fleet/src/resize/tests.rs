@@ -58,17 +58,22 @@ const BIG: [&str; 2] = ["1Gi", "2Gi"];
 /// Sizes that follow from the needs below.
 const SMALL: [&str; 2] = ["100Mi", "150Mi"];
 
+/// A need of so many MiB, 80 to 150, watched for long enough.
+fn need_of(mib: u64) -> ContainerNeed {
+    ContainerNeed {
+        bytes: mib << 20,
+        low_bytes: 80 << 20,
+        high_bytes: 150 << 20,
+        charged_bytes: 0,
+        watched_s: 7200,
+    }
+}
+
 /// Plans with needs of 80 to 150 MiB, and these losses of the pods. Describes each resize and each hold.
 fn check(pods: &[KubePod], losses: &[f64], expected: &[&str]) -> ResizePlan {
     let key = |pod: &KubePod| ("shop".to_owned(), pod.metadata.name.clone());
     let need = |(at, pod): (usize, &KubePod)| {
-        let need = ContainerNeed {
-            bytes: (100 - at as u64) << 20,
-            low_bytes: 80 << 20,
-            high_bytes: 150 << 20,
-            charged_bytes: 0,
-            watched_s: 7200,
-        };
+        let need = need_of(100 - at as u64);
         let (namespace, name) = key(pod);
         ((namespace, name, "web".to_owned()), need)
     };
@@ -104,13 +109,7 @@ fn check(pods: &[KubePod], losses: &[f64], expected: &[&str]) -> ResizePlan {
 fn pods_that_another_knows_prove_nothing_and_hold_nothing_up() {
     let done = pod("a", "limits", SMALL, &resized(NOW - 700, 1));
     let pods = [done, pod("b", "limits", BIG, &json!({}))];
-    let need = ContainerNeed {
-        bytes: 100 << 20,
-        low_bytes: 80 << 20,
-        high_bytes: 150 << 20,
-        charged_bytes: 0,
-        watched_s: 7200,
-    };
+    let need = need_of(100);
     let key = ["shop", "b", "web"].map(str::to_owned);
     let needs = [(key.into(), need)].into();
     let plan = planned(&pods, &needs, &Losses::new(), LIMITS, NOW);
@@ -318,13 +317,7 @@ fn roll_out(nr_workloads: usize, nr_pods: usize) -> [usize; 4] {
             pod
         })
         .collect();
-    let need = ContainerNeed {
-        bytes: 100 << 20,
-        low_bytes: 80 << 20,
-        high_bytes: 150 << 20,
-        charged_bytes: 0,
-        watched_s: 7200,
-    };
+    let need = need_of(100);
     let key = |pod: &KubePod| ("shop".to_owned(), pod.metadata.name.clone());
     let of = |pod: &KubePod| ((key(pod).0, key(pod).1, "web".to_owned()), need);
     let needs = pods.iter().map(of).collect();

@@ -69,8 +69,8 @@ pub(crate) struct SizeArgs {
     /// Charge the program this time for each page of a file that is read back [default: 100us, as from an SSD]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     file_refault_cost: Option<Nanos>,
-    /// Then try limits on the control group, for some 20 s each (--trial): memory.high, or version 1's limit. What was set before
-    /// is set again, also on Ctrl-C; after SIGKILL, by the next `isotherm size` of something that runs
+    /// Then try limits on the control group, for some 20 s each (--trial): memory.high, or version 1's limit. What was
+    /// set before is set again, also on Ctrl-C; after SIGKILL, by the next `isotherm size` of something that runs
     #[arg(long, requires = "cgroup")]
     verify: bool,
     /// Try each limit for this long, once it has settled: what happens less often is not seen
