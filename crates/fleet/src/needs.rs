@@ -115,9 +115,20 @@ struct Data {
 #[derive(Debug, Deserialize)]
 struct Series {
     #[serde(default)]
-    metric: BTreeMap<String, String>,
+    metric: Labels,
     /// Time and value.
     value: (f64, String),
+}
+
+/// The labels that are asked for. An answer may have a million series.
+#[derive(Debug, Default, Deserialize)]
+struct Labels {
+    namespace: Option<String>,
+    pod: Option<String>,
+    #[serde(default)]
+    container: String,
+    #[serde(default)]
+    bound: String,
 }
 
 /// Values of an instant vector by container; values that are no number are left out.
@@ -130,16 +141,11 @@ pub(crate) fn values(answer: &[u8]) -> anyhow::Result<Values> {
         answer.error
     );
     let series = answer.data.map_or_else(Vec::new, |data| data.result);
-    let of_container = |mut series: Series| {
+    let of_container = |series: Series| {
         let value: f64 = series.value.1.parse().ok()?;
-        let mut label = |name: &str| series.metric.remove(name);
-        let key = (
-            label("namespace")?,
-            label("pod")?,
-            label("container").unwrap_or_default(),
-        );
-        let bound = label("bound").unwrap_or_default();
-        value.is_finite().then_some((key, bound, value))
+        let of = series.metric;
+        let key = (of.namespace?, of.pod?, of.container);
+        value.is_finite().then_some((key, of.bound, value))
     };
     Ok(series.into_iter().filter_map(of_container).collect())
 }
@@ -147,13 +153,12 @@ pub(crate) fn values(answer: &[u8]) -> anyhow::Result<Values> {
 /// Values by container, with the bound that they are.
 pub(crate) type Values = Vec<(ContainerKey, String, f64)>;
 
-/// Returns the needs by the answers to the queries. A container without all bounds is left out. The second and third
-/// query are asked when the answer before has been summed up, as each may be large.
+/// Returns the needs by the answers to the queries. A container without all bounds is left out.
 pub(crate) fn needs(
     bytes: Values,
-    charged: impl FnOnce() -> anyhow::Result<Values>,
-    watched: impl FnOnce() -> anyhow::Result<Values>,
-) -> anyhow::Result<BTreeMap<ContainerKey, ContainerNeed>> {
+    charged: Values,
+    watched: Values,
+) -> BTreeMap<ContainerKey, ContainerNeed> {
     let mut bounds: BTreeMap<ContainerKey, [Option<u64>; 3]> = BTreeMap::new();
     for (key, bound, value) in bytes {
         let at = match bound.as_str() {
@@ -164,28 +169,23 @@ pub(crate) fn needs(
         };
         bounds.entry(key).or_default()[at] = Some((value as u64).max(LEAST));
     }
+    let by_container = |values: Values| -> BTreeMap<ContainerKey, u64> {
+        let values = values.into_iter();
+        values.map(|(key, _, value)| (key, value as u64)).collect()
+    };
+    let (charged, watched) = (by_container(charged), by_container(watched));
     let need = |(key, bounds): (ContainerKey, [Option<u64>; 3])| {
         let [low_bytes, bytes, high_bytes] = bounds;
         let need = ContainerNeed {
             bytes: bytes?,
             low_bytes: low_bytes?,
             high_bytes: high_bytes?,
-            ..ContainerNeed::default()
+            charged_bytes: charged.get(&key).copied().unwrap_or(0),
+            watched_s: watched.get(&key).copied().unwrap_or(0),
         };
         Some((key, need))
     };
-    let mut needs: BTreeMap<_, _> = bounds.into_iter().filter_map(need).collect();
-    for (key, _, value) in charged()? {
-        if let Some(need) = needs.get_mut(&key) {
-            need.charged_bytes = value as u64;
-        }
-    }
-    for (key, _, value) in watched()? {
-        if let Some(need) = needs.get_mut(&key) {
-            need.watched_s = value as u64;
-        }
-    }
-    Ok(needs)
+    bounds.into_iter().filter_map(need).collect()
 }
 
 #[cfg(test)]
@@ -213,8 +213,7 @@ mod tests {
         ];
         let bytes = values(answer(&all.join(",")).as_bytes()).expect("an answer");
         let watched = values(answer(&series("high", "90000")).as_bytes()).expect("an answer");
-        let none = || Ok(Values::new());
-        let found = needs(bytes.clone(), none, || Ok(watched)).expect("answers");
+        let found = needs(bytes.clone(), Vec::new(), watched);
         let need = ContainerNeed {
             bytes: 100_000_000,
             low_bytes: LEAST,
@@ -225,7 +224,7 @@ mod tests {
         let key = ("shop".to_owned(), "cart-1".to_owned(), "web".to_owned());
         assert_eq!(found, [(key, need)].into());
         assert!(
-            needs(bytes[..2].to_vec(), none, none).is_ok_and(|needs| needs.is_empty()),
+            needs(bytes[..2].to_vec(), Vec::new(), Vec::new()).is_empty(),
             "no upper bound"
         );
         let failed = br#"{"status":"error","error":"no such metric"}"#;

@@ -63,9 +63,9 @@ pub fn pass(options: &FleetOptions, now: DateTime<Utc>) -> anyhow::Result<FleetR
     let (pods, nr_unreadable) = pods.context("the API server knows no pods: is the URL right?")?;
     let needs = needs(
         http.query(&query(over))?,
-        || http.query(&charged_query()),
-        || http.query(&watched_query(over)),
-    )?;
+        http.query(&charged_query())?,
+        http.query(&watched_query(over))?,
+    );
     let workloads = Workloads::new(&pods, &needs);
     let (losses, unknown) = losses(&http, options);
     let (all_vpas, nr_unreadable_vpas) = match http.list::<Vpa>(VPAS)? {
