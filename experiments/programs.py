@@ -90,7 +90,7 @@ PROGRAMS = {
         "serve": 'exec memcached -u nobody -s "$DIR/socket" -a 0777 -m 4000 -t 2',
         "load": f'{YCSB} load memcached "$DIR/socket" 500000',
         "drive": f'{YCSB} read memcached "$DIR/socket" 500000 zipf 100000 10000',
-        "trial": 30,
+        "trial": 60,
     },
     "jvm/zipf": {
         "setup": f"{YCSB} build",
@@ -126,8 +126,8 @@ PROGRAMS = {
         "serve": 'while :; do g++ -O2 -c -o "$DIR/main.o" "$DIR/main.cc"; done',
     },
     "sqlite/zipf": {"serve": 'exec python3 -c "$SQLITE"', "settle": 30},
-    "python/turns": {"serve": 'exec python3 -c "$TURNS"', "settle": 30, "trial": 30},
-    "node": {"serve": 'exec node -e "$NODE"', "settle": 15},
+    "python/turns": {"serve": 'exec python3 -c "$TURNS"', "settle": 30, "trial": 110},
+    "node": {"serve": 'exec node -e "$NODE"', "settle": 15, "trial": 60},
     "go": {
         "setup": 'printf %s "$GO" > "$DIR/main.go"; cd "$DIR"; GOCACHE="$DIR/cache" go build -o service main.go',
         "serve": 'exec "$DIR/service"',

@@ -32,10 +32,13 @@ def others(group):
 def measure(_, program, options):
     with running(program) as group:
         seen = others(group)
-        trial = f"{program.get('trial', 15)}s"
-        words = ["--duration", f"{options.seconds}s", "--verify", "--trial", trial]
+        # What happens once a minute is seen by a watch of two minutes, and then by trials of one.
+        trial = program.get("trial", 15)
+        words = ["--duration", f"{max(options.seconds, 2 * trial)}s", "--verify", "--trial", f"{trial}s"]
         report = asked(options, "size", "--cgroup", group.name, *words)
     report.pop("record")
+    if report["verified"] is None:
+        raise RuntimeError("stopped before a limit was tried")
     return {"others": seen, "size": report}
 
 

@@ -44,7 +44,7 @@ pub struct TriedGroup {
     /// Sums until the last look, and what they are made of.
     state: GroupState,
     last_look: Instant,
-    seen: BTreeMap<u32, (u64, Nanos)>,
+    seen: BTreeMap<u32, (u64, Nanos, Nanos)>,
     delays: Option<Delays>,
     psi_us: Option<u64>,
     file_cost: Nanos,
@@ -89,7 +89,7 @@ impl TriedGroup {
             note,
             stop,
             fault_cost: report.costs.swap_ns,
-            nr_running: report.nr_running,
+            nr_running: report.nr_running.max(1.0),
             state: GroupState::default(),
             last_look: Instant::now(),
             seen: BTreeMap::new(),
@@ -127,10 +127,11 @@ impl TriedGroup {
         let delay = |pid: u32| self.delays.as_ref()?.waited_for_memory(pid).ok();
         let seen = pids.into_iter().filter_map(|pid| {
             let process = Process::open(pid).ok()?;
-            let faults = pressure::progress(&process)?.major_faults;
-            Some((pid, (faults, delay(pid).unwrap_or_default())))
+            let progress = pressure::progress(&process)?;
+            let delay = delay(pid).unwrap_or_default();
+            Some((pid, (progress.major_faults, delay, progress.cpu)))
         });
-        let seen: BTreeMap<u32, (u64, Nanos)> = seen.collect();
+        let seen: BTreeMap<u32, (u64, Nanos, Nanos)> = seen.collect();
         let (mut waited, mut nr_faults) = (Nanos(0), 0);
         for (pid, now) in &seen {
             let before = self.seen.get(pid).unwrap_or(now);
@@ -139,6 +140,7 @@ impl TriedGroup {
             // Threads that began before delay accounting was on have no delays.
             waited = waited + by_cost.max(now.1.since(before.1));
             nr_faults += faults;
+            self.state.cpu = self.state.cpu + now.2.since(before.2);
         }
         let is_alive = !seen.is_empty();
         self.seen = seen;
@@ -189,6 +191,7 @@ impl LimitedGroup for TriedGroup {
         self.state = GroupState {
             lost: self.state.lost + lost,
             major_faults: self.state.major_faults + faults,
+            cpu: self.state.cpu,
             used_bytes: charge.total.unwrap_or(0),
             is_alive,
         };

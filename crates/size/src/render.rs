@@ -310,14 +310,15 @@ fn tried(verified: &Verified, style: &Style) -> String {
     let trials = verified.trials.iter().map(|trial| {
         let lost = units::format_share(trial.slowdown);
         format!(
-            "at {} it lost {lost} in {:.0} s",
+            "at {} it lost {lost} in {:.0} s{}",
             style.bytes(trial.limit_bytes),
-            trial.seconds
+            trial.seconds,
+            if trial.fits { "" } else { " (not enough)" }
         )
     });
     let trials = trials.collect::<Vec<_>>().join("; ");
     let least = verified.least_bytes.map_or_else(
-        || "each of these limits lost too much".to_owned(),
+        || "none of these limits is enough".to_owned(),
         |least| format!("{} is enough", style.bytes(least)),
     );
     let set = verified.applied_bytes.map_or_else(
@@ -329,6 +330,7 @@ fn tried(verified: &Verified, style: &Style) -> String {
         TrialsEnd::NeverFits => " (it waits for memory without a limit, too)",
         TrialsEnd::Stopped => " (ended before)",
         TrialsEnd::Ended => " (its processes ended)",
+        TrialsEnd::Idle => " (it does far less now than while it was watched)",
         TrialsEnd::Enough => " (no more were tried)",
     };
     format!("Tried: {trials}: {least}{end}; {set}")

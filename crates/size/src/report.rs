@@ -173,6 +173,8 @@ pub struct TriedLimit {
     pub slowdown: f64,
     /// Major faults per second.
     pub major_faults_per_s: f64,
+    /// Mean number of threads that ran at once.
+    pub nr_running: f64,
     /// Time over which this was measured, in seconds.
     pub seconds: f64,
     /// Whether the loss stayed within the allowed share.
@@ -192,6 +194,8 @@ pub enum TrialsEnd {
     Stopped,
     /// The group's processes ended.
     Ended,
+    /// The group did far less than while it was watched, without a limit, too.
+    Idle,
     /// There were enough of them.
     Enough,
 }
@@ -232,7 +236,7 @@ pub struct SizeReport {
     pub peak_at_ns: Nanos,
     /// The loss that the user allows, as a share of the program's time.
     pub max_slowdown: f64,
-    /// Mean number of threads that ran at once, at least 1: a refault delays one of them.
+    /// Mean number of threads that ran at once. A refault delays one of them.
     pub nr_running: f64,
     /// The share of its time that the program lost while it was watched, by reading back what had been reclaimed. The
     /// kernel counts such reads by control group; `null` without one.

@@ -236,7 +236,7 @@ impl Size {
             .cpu
             .values()
             .map(|[(first, _), (last, _)]| last.since(*first).as_secs_f64());
-        (spent.sum::<f64>() / seconds).max(1.0)
+        spent.sum::<f64>() / seconds
     }
 }
 
@@ -313,7 +313,7 @@ impl Accumulate for Size {
         self.settle(&costs);
         let nr_running = self.nr_running(seconds);
         let memory = self.memory(seconds);
-        let losses = self.losses(&costs, &memory, (seconds, nr_running));
+        let losses = self.losses(&costs, &memory, (seconds, nr_running.max(1.0)));
         let quarter = Nanos(self.to.0.saturating_sub(duration.0 / 4));
         let with_swap = self.with_swap(losses, &memory);
         let without_swap = self.without_swap(losses, &memory);
@@ -325,7 +325,7 @@ impl Accumulate for Size {
             .saturating_sub(with_swap.request.bytes)
             / PAGE_SIZE;
         let read_back_ns = cost_of([idle as f64, 0.0, 0.0], losses.costs[1]);
-        let trusted_s = read_back_ns / 1e9 / nr_running / losses.max_slowdown;
+        let trusted_s = read_back_ns / 1e9 / losses.nr_running / losses.max_slowdown;
         Some(SizeReport {
             report: "size",
             version: VERSION,
@@ -335,7 +335,7 @@ impl Accumulate for Size {
             has_seen_start: self.has_seen_start(from),
             peak_at_ns: self.peaks.mapped_at.since(from),
             max_slowdown: losses.max_slowdown,
-            nr_running: losses.nr_running,
+            nr_running,
             present_slowdown: losses.present,
             machine_swap_bytes: self.charges.swap,
             costs,

@@ -5,7 +5,8 @@
 //! Limits between the two follow, until they differ by a twentieth. A trial ends early once it has lost what it may lose
 //! in all of its time. A limit far below the usage is reached in steps: the kernel takes time to tell memory in use from
 //! idle memory, and would take both at once. After a limit that does not fit, the group gets its own limit until it has read back what it uses.
-//! Else these reads would count against the next limit.
+//! Else these reads would count against the next limit. A group that does much less than while it was watched shows nothing:
+//! its trial lasts longer, and does not fit if that does not help. (Some programs stop at an error that memory is short.)
 //!
 //! Limits: a trial of seconds does not show what happens once a minute. A recovery ends after two quiet seconds, before
 //! memory returns that is used less often.
@@ -38,6 +39,10 @@ const REACHED: f64 = 1.02;
 const REACH_MAX: i32 = 8;
 /// Factor between limits on the way down to the one that is tried.
 const STEP_DOWN: f64 = 1.25;
+/// Share of the watch's CPU time below which a trial shows nothing.
+const ACTIVE: f64 = 0.5;
+/// Most factors on the time of a trial whose group does too little.
+const LONGER: u32 = 4;
 /// Most trials.
 const TRIALS: usize = 16;
 
@@ -46,6 +51,8 @@ const TRIALS: usize = 16;
 pub struct GroupState {
     /// Time that its threads have lost so far by waiting for memory, as a mean over those that ran.
     pub lost: Nanos,
+    /// CPU time so far, of processes that were there at two looks.
+    pub cpu: Nanos,
     /// Major faults so far.
     pub major_faults: u64,
     /// Charged bytes.
@@ -84,7 +91,7 @@ pub fn verify(
     let mut trials: Vec<TriedLimit> = Vec::new();
     let mut reach = 1;
     let end = loop {
-        let (trial, end) = tried(report.max_slowdown, limit, nr_looks, group)?;
+        let (trial, end) = tried(report, limit, nr_looks, group)?;
         trials.push(trial);
         if let Some(end) = end {
             break end;
@@ -107,7 +114,7 @@ pub fn verify(
         reach = REACH_MAX.min(2 * reach);
         let next = (next as u64).clamp(PAGE_SIZE, peak) / PAGE_SIZE * PAGE_SIZE;
         if next > limit
-            && let Some(end) = recovered(report.max_slowdown, group)?
+            && let Some(end) = recovered(report, !only_idled(report, &trial), group)?
         {
             break end;
         }
@@ -121,14 +128,24 @@ pub fn verify(
     })
 }
 
-/// Waits until the group has read back what it uses, for 20 s at most. Returns the end of all trials, if they end
-/// meanwhile.
-fn recovered(allowed: f64, group: &mut impl LimitedGroup) -> anyhow::Result<Option<TrialsEnd>> {
+/// Whether the group lost no more than it may, but did too little to show something.
+fn only_idled(report: &SizeReport, trial: &TriedLimit) -> bool {
+    trial.slowdown <= report.max_slowdown && trial.nr_running < ACTIVE * report.nr_running
+}
+
+/// Waits until the group has read back what it uses, and does something, for 20 s at most. Returns the end of all
+/// trials, if they end meanwhile.
+fn recovered(
+    report: &SizeReport,
+    mut goes_on: bool,
+    group: &mut impl LimitedGroup,
+) -> anyhow::Result<Option<TrialsEnd>> {
     group.free()?;
-    let most_s = RECOVERED * allowed * LOOK_EVERY.as_secs_f64();
+    let most_s = RECOVERED * report.max_slowdown * LOOK_EVERY.as_secs_f64();
+    let least_cpu_s = ACTIVE * report.nr_running * LOOK_EVERY.as_secs_f64();
     let (mut last, mut in_a_row) = (group.look()?, 0);
     for _ in 0..RECOVERY_LOOKS {
-        if in_a_row == RECOVERED_LOOKS {
+        if goes_on && in_a_row >= RECOVERED_LOOKS {
             break;
         }
         if !group.wait(LOOK_EVERY) {
@@ -137,12 +154,17 @@ fn recovered(allowed: f64, group: &mut impl LimitedGroup) -> anyhow::Result<Opti
         let now = group.look()?;
         let is_back = now.lost.since(last.lost).as_secs_f64() <= most_s;
         in_a_row = if is_back { in_a_row + 1 } else { 0 };
+        goes_on |= now.cpu.since(last.cpu).as_secs_f64() >= least_cpu_s;
         last = now;
         if !last.is_alive {
             break;
         }
     }
-    Ok((!last.is_alive).then_some(TrialsEnd::Ended))
+    Ok(match (last.is_alive, goes_on) {
+        (false, _) => Some(TrialsEnd::Ended),
+        (true, false) => Some(TrialsEnd::Idle),
+        (true, true) => None,
+    })
 }
 
 /// Lowers the limit from the present usage towards `limit_bytes`. Returns whether the trials go on.
@@ -162,20 +184,23 @@ fn step_down(limit_bytes: u64, group: &mut impl LimitedGroup) -> anyhow::Result<
 
 /// Tries one limit. Returns the end of all trials, if this one ends them.
 fn tried(
-    allowed: f64,
+    report: &SizeReport,
     limit_bytes: u64,
     nr_looks: u32,
     group: &mut impl LimitedGroup,
 ) -> anyhow::Result<(TriedLimit, Option<TrialsEnd>)> {
-    let look_s = LOOK_EVERY.as_secs_f64();
+    let (allowed, look_s) = (report.max_slowdown, LOOK_EVERY.as_secs_f64());
+    let least_cpu_s = ACTIVE * report.nr_running * f64::from(nr_looks) * look_s;
     let mut goes_on = step_down(limit_bytes, group)?;
     group.limit(limit_bytes)?;
     let mut last = group.look()?;
     let (mut is_settled, mut seconds) = (false, 0.0);
     // While the limit settles, pages that were just reclaimed may return. Only a loss above a tenth of the time counts.
     let mut first = last;
-    for look in 0..SETTLE_LOOKS + nr_looks {
-        if !goes_on || !last.is_alive {
+    for look in 0..SETTLE_LOOKS + nr_looks * LONGER {
+        let is_whole = look >= SETTLE_LOOKS + nr_looks
+            && last.cpu.since(first.cpu).as_secs_f64() >= least_cpu_s;
+        if !goes_on || !last.is_alive || is_whole {
             break;
         }
         goes_on = group.wait(LOOK_EVERY);
@@ -184,7 +209,7 @@ fn tried(
         let bound_s = if is_settling {
             f64::from(SETTLE_LOOKS) * look_s * allowed.max(SETTLE_LOSS)
         } else {
-            allowed * f64::from(nr_looks) * look_s
+            allowed * f64::from(nr_looks.max(look + 1 - SETTLE_LOOKS)) * look_s
         };
         let lost_s = last.lost.since(first.lost).as_secs_f64();
         seconds += look_s;
@@ -204,17 +229,20 @@ fn tried(
         (true, true) => None,
     };
     let faults = last.major_faults.saturating_sub(first.major_faults);
-    // A limit that the kernel cannot reach takes nothing away.
-    let is_reached = last.used_bytes as f64 <= limit_bytes as f64 * REACHED;
     let trial = TriedLimit {
         limit_bytes,
         used_bytes: last.used_bytes,
         slowdown,
         major_faults_per_s: faults as f64 / seconds_or_one,
+        nr_running: last.cpu.since(first.cpu).as_secs_f64() / seconds_or_one,
         seconds,
-        fits: end.is_none() && is_settled && is_reached && slowdown <= allowed,
+        fits: false,
     };
-    Ok((trial, end))
+    // A limit that the kernel cannot reach takes nothing away.
+    let is_reached = last.used_bytes as f64 <= limit_bytes as f64 * REACHED;
+    let has_shown = end.is_none() && is_settled && is_reached && !only_idled(report, &trial);
+    let fits = has_shown && slowdown <= allowed;
+    Ok((TriedLimit { fits, ..trial }, end))
 }
 
 #[cfg(test)]
@@ -226,7 +254,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A group that loses a tenth of its time below a limit, nothing above, and ends after some looks. What a limit
-    /// evicts of its needs is read back once it may be, a MiB a second, and each costs a tenth of it.
+    /// evicts of its needs is read back once it may be, a MiB a second, and each costs a tenth of it. At a limit below
+    /// `stops_below` it does nothing; if it `stops_for_good`, it never does again.
     struct Fake {
         needs: u64,
         limit: u64,
@@ -234,6 +263,8 @@ mod tests {
         used: u64,
         state: GroupState,
         looks_left: u32,
+        stops_below: u64,
+        stops_for_good: bool,
     }
 
     impl LimitedGroup for Fake {
@@ -246,7 +277,7 @@ mod tests {
         }
 
         fn free(&mut self) -> anyhow::Result<()> {
-            self.limit(u64::MAX)
+            self.limit(1 << 60)
         }
 
         fn look(&mut self) -> anyhow::Result<GroupState> {
@@ -258,6 +289,15 @@ mod tests {
 
         fn wait(&mut self, time: Duration) -> bool {
             self.resident = self.resident.min(self.limit);
+            if self.limit < self.stops_below {
+                self.stops_below = if self.stops_for_good {
+                    u64::MAX
+                } else {
+                    self.stops_below
+                };
+                return true;
+            }
+            self.state.cpu = self.state.cpu + Nanos(time.as_nanos() as u64);
             if self.resident < self.needs {
                 self.resident = (self.resident + MIB).min(self.limit);
                 let lost = time.as_nanos() as u64 / 10;
@@ -272,16 +312,26 @@ mod tests {
     }
 
     fn tried_from(used: u64, needs: u64, looks_left: u32) -> Verified {
-        let mut report = size(&items("", |_| 0..0), SizeOptions::default());
-        report.memory.peak_bytes = 200 * MIB;
-        let mut fake = Fake {
+        verified(fake(used, needs, looks_left))
+    }
+
+    fn fake(used: u64, needs: u64, looks_left: u32) -> Fake {
+        Fake {
             needs,
             limit: 0,
             resident: needs,
             used,
             state: GroupState::default(),
             looks_left,
-        };
+            stops_below: 0,
+            stops_for_good: false,
+        }
+    }
+
+    fn verified(mut fake: Fake) -> Verified {
+        let mut report = size(&items("", |_| 0..0), SizeOptions::default());
+        report.memory.peak_bytes = 200 * MIB;
+        report.nr_running = 1.0;
         let start = SizeEstimate::exactly(100 * MIB);
         verify(&report, start, 15, &mut fake).expect("no error")
     }
@@ -313,6 +363,25 @@ mod tests {
         let found = tried_on(110 * MIB, 4);
         assert_eq!(found.end, TrialsEnd::Ended, "{found:?}");
         assert_eq!(found.trials.len(), 1);
+    }
+
+    /// PostgreSQL's clients stop at an error below what version 1 can reclaim, and its server waits for them.
+    #[test]
+    fn a_group_that_does_nothing_shows_nothing() {
+        let stopping = |stops_for_good| Fake {
+            stops_below: 60 * MIB,
+            stops_for_good,
+            ..fake(110 * MIB, 10 * MIB, 1000)
+        };
+        let found = verified(stopping(false));
+        assert_eq!(found.end, TrialsEnd::Found, "{found:?}");
+        let least = found.least_bytes.expect("one fits");
+        assert!((60 * MIB..64 * MIB).contains(&least), "{least}");
+        let stopped = verified(stopping(true));
+        assert_eq!(stopped.end, TrialsEnd::Idle, "{stopped:?}");
+        assert!(stopped.least_bytes >= Some(60 * MIB), "{stopped:?}");
+        let idle = stopped.trials.last().expect("one");
+        assert!(!idle.fits && idle.seconds > 59.0, "{idle:?}");
     }
 
     #[test]

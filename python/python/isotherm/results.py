@@ -727,6 +727,8 @@ class TriedLimit(TypedDict):
     limit_bytes: int
     # Major faults per second.
     major_faults_per_s: float
+    # Mean number of threads that ran at once.
+    nr_running: float
     # Time over which this was measured, in seconds.
     seconds: float
     # Share of its time that the group lost.
@@ -741,7 +743,7 @@ class Verified(TypedDict):
     # Limit that was left in place; `null`: what was set before was set again.
     applied_bytes: NotRequired[int | None]
     # The reason why they ended.
-    end: Literal["found", "never_fits", "stopped", "ended", "enough"]
+    end: Literal["found", "never_fits", "stopped", "ended", "idle", "enough"]
     # The least limit that fits; `null` if none does.
     least_bytes: NotRequired[int | None]
     # The trials, in their order.
@@ -782,7 +784,7 @@ class Size(TypedDict):
     memory: SizedMemory
     # Names of the targets, each once.
     names: list[str]
-    # Mean number of threads that ran at once, at least 1: a refault delays one of them.
+    # Mean number of threads that ran at once. A refault delays one of them.
     nr_running: float
     # Time after the beginning at which mapped memory was at its peak.
     peak_at_ns: Nanos
