@@ -127,7 +127,7 @@ PROGRAMS = {
     },
     "sqlite/zipf": {"serve": 'exec python3 -c "$SQLITE"', "settle": 30},
     "python/turns": {"serve": 'exec python3 -c "$TURNS"', "settle": 30, "trial": 110},
-    "node": {"serve": 'exec node -e "$NODE"', "settle": 15, "trial": 60},
+    "node": {"serve": 'exec node -e "$NODE"', "settle": 120, "trial": 30},
     "go": {
         "setup": 'printf %s "$GO" > "$DIR/main.go"; cd "$DIR"; GOCACHE="$DIR/cache" go build -o service main.go',
         "serve": 'exec "$DIR/service"',

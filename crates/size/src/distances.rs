@@ -57,10 +57,42 @@ pub(crate) struct Order {
     between: Spreads,
     /// Accesses of pages that were last accessed before the first scan, by the pages that were accessed since.
     censored: Misses,
-    /// Seconds in which the memory in use of each target did not fit, by the memory that it needs; and their sum.
-    in_use: BTreeMap<TargetId, (Misses, f64)>,
-    /// The same of all targets, likely.
+    /// Memory in use of each target.
+    in_use: BTreeMap<TargetId, InUse>,
+    /// Seconds in which it does not fit, of all targets, likely.
     seconds: Misses,
+}
+
+/// Seconds in which a target's memory in use does not fit, by the memory that it needs.
+#[derive(Clone, Debug, Default)]
+struct InUse {
+    sum: f64,
+    greatest: Misses,
+    /// What was new in one interval alone was likely used for less than that: it counts by the distances of its accesses.
+    likely: Misses,
+    /// Pages of the interval before the last one.
+    before: u64,
+    /// Pages of the last interval, those that it had in common with the one before it, and its seconds.
+    last: (u64, u64, f64),
+}
+
+impl InUse {
+    fn add(&mut self, pages: u64, common: u64, seconds: f64) {
+        self.sum += seconds;
+        self.greatest.add(pages, [0.0, 0.0, seconds]);
+        self.add_last(pages);
+        self.before = self.last.0;
+        self.last = (pages, common, seconds);
+    }
+
+    /// Counts the last interval, as it is known what the `next` one uses.
+    fn add_last(&mut self, next: u64) {
+        let (pages, common, seconds) = self.last;
+        if seconds > 0.0 {
+            let likely = common.max(pages.min(self.before.max(next)));
+            self.likely.add(likely, [0.0, 0.0, seconds]);
+        }
+    }
 }
 
 /// Changes of one scan.
@@ -130,10 +162,9 @@ impl Order {
                     self.add_first(places, pages, together, [swap, file]);
                 } else {
                     let least = newer + 1;
-                    let above = together * greatest.saturating_sub(least) as f64;
-                    let likely = least + above as u64;
+                    let accesses = [swap, file, 0.0];
                     self.between
-                        .add(likely, greatest.max(likely), [swap, file, 0.0]);
+                        .add_returned(least, greatest.max(least), together, accesses);
                 }
                 self.least
                     .spread(newer + 1, newer + pages, [swap, file, 0.0]);
@@ -164,9 +195,8 @@ impl Order {
         let freed = if self.is_first[before] { 0 } else { freed };
         if again + freed > 0 {
             let newer = self.newer_than(before, self.last_seen.len(), nr_first);
-            let (in_use, sum) = self.in_use.entry(target).or_default();
-            in_use.add(newer + again + freed, [0.0, 0.0, seconds]);
-            *sum += seconds;
+            let in_use = self.in_use.entry(target).or_default();
+            in_use.add(newer + again + freed, again + freed, seconds);
         }
     }
 
@@ -179,16 +209,19 @@ impl Order {
     /// Counts the times in which memory was in use. `cpu_s` are the targets' CPU times, as far as they are known; a refault
     /// takes `cost`.
     fn settle(&mut self, cpu_s: &BTreeMap<TargetId, f64>, cost: Nanos) {
-        for (target, (in_use, sum)) in std::mem::take(&mut self.in_use) {
+        for (target, mut in_use) in std::mem::take(&mut self.in_use) {
+            in_use.add_last(in_use.last.0);
             let most = |between: Nanos| {
                 let refaults_s = |cpu_s: f64| cpu_s / between.as_secs_f64() * cost.as_secs_f64();
-                let share = cpu_s.get(&target).map(|cpu_s| refaults_s(*cpu_s) / sum);
+                let share = cpu_s
+                    .get(&target)
+                    .map(|cpu_s| refaults_s(*cpu_s) / in_use.sum);
                 share.unwrap_or(1.0).min(1.0)
             };
-            self.seconds =
-                std::mem::take(&mut self.seconds).with_seconds_of(&in_use, most(BETWEEN));
+            let seconds = std::mem::take(&mut self.seconds);
+            self.seconds = seconds.with_seconds_of(&in_use.likely, most(BETWEEN));
             let greatest = std::mem::take(&mut self.greatest);
-            self.greatest = greatest.with_seconds_of(&in_use, most(BETWEEN_LEAST));
+            self.greatest = greatest.with_seconds_of(&in_use.greatest, most(BETWEEN_LEAST));
         }
     }
 

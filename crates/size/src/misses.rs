@@ -133,6 +133,39 @@ impl Spreads {
         }
     }
 
+    /// Adds accesses to pages that were last accessed in one interval. A share `together` of those returned: at most 1.
+    ///
+    /// Their distances are spread over `least..=greatest`, the nearer to its end the more of them return together. All of
+    /// them are as after a sweep. The kernel takes pages away that the sweep has not reached yet, so that a constant
+    /// number `K` of `N` pages is missing among those ahead. In random order `K * (1 + ln(N / K))` of them are read back,
+    /// the integral of `K / ahead`. A sweep in the order of the last one reads all `N` back: that is the greatest.
+    ///
+    /// Measured: `experiments/sweeps.py` (docs/results/size.md).
+    pub(crate) fn add_returned(
+        &mut self,
+        least: u64,
+        greatest: u64,
+        together: f64,
+        accesses: Lost,
+    ) {
+        const ENDS: [f64; 8] = [0.0, 0.016, 0.031, 0.062, 0.125, 0.25, 0.5, 1.0];
+        let width = greatest.saturating_sub(least) as f64;
+        // The share of accesses that are missed by memory that lacks this share of the width.
+        let missed = |lacks: f64| {
+            let swept = if lacks > 0.0 {
+                lacks * (1.0 - lacks.ln())
+            } else {
+                0.0
+            };
+            (lacks / (1.0 - together).max(1e-9)).min(swept)
+        };
+        for [from, end] in ENDS.array_windows() {
+            let at = |lacks: f64| greatest - (lacks * width) as u64;
+            let share = missed(*end) - missed(*from);
+            self.add(at(*end), at(*from), accesses.map(|nr| nr * share));
+        }
+    }
+
     pub(crate) fn misses(&self) -> Misses {
         let mut density = [0.0; 3];
         let classes = self.changes.iter().enumerate().map(|(class, changes)| {
