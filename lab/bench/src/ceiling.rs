@@ -1,5 +1,5 @@
-//! Is the budget a ceiling? The address spaces are expensive to monitor: many occupied blocks of 2 MiB, many mappings,
-//! many processes. The bench reports the recorder's CPU time after its start (by the kernel's count), its peak memory,
+//! Is the budget a ceiling? The address spaces are expensive to monitor: many occupied blocks of 2 MiB, up to all of a
+//! TiB; many mappings; many processes. The bench reports the recorder's CPU time after its start (by the kernel's count), its peak memory,
 //! and the remaining interval.
 
 use std::process::{Command, Stdio};
@@ -13,16 +13,18 @@ use super::child::{Guarded, process_cpu};
 use super::table::Table;
 use super::{BenchContext, BenchOutcome};
 
-/// One byte in each of 100,000 blocks; a hundredth of the blocks is touched all the time.
+/// Writes one byte in some of many blocks of 2 MiB, or all of their bytes. A hundredth of these blocks is touched all the
+/// time.
 const BLOCKS: &str = r#"
-import mmap, time
-N = 100_000
-m = mmap.mmap(-1, N << 21, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
-m.madvise(15)
-for block in range(N): m[block << 21] = 1
+import mmap, os, time
+nr, every, whole, advice = (int(word) for word in os.environ["BLOCKS"].split())
+m = mmap.mmap(-1, nr << 21, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+m.madvise(advice)
+ones = b"1" * (2 << 20 if whole else 1)
+for block in range(0, nr, every): m[block << 21:(block << 21) + len(ones)] = ones
 print("ready", flush=True)
 while True:
-    for block in range(0, N, 100): m[block << 21] = 2
+    for block in range(0, nr, 100 * every): m[block << 21] = 2
     time.sleep(0.1)
 "#;
 
@@ -65,10 +67,15 @@ print("ready", flush=True)
 while True: time.sleep(1)
 "#;
 
-const CASES: [(&str, &str); 3] = [
-    ("100,000 blocks", BLOCKS),
-    ("60,000 mappings", MAPPINGS),
-    ("1,000 processes", PROCESSES),
+/// Names, programs, and of [`BLOCKS`] the number of blocks, each how manieth is written, whether all of it is, and its
+/// advice: 14 is MADV_HUGEPAGE, 15 MADV_NOHUGEPAGE.
+const CASES: [(&str, &str, &str); 6] = [
+    ("100,000 blocks", BLOCKS, "100000 1 0 15"),
+    ("60,000 mappings", MAPPINGS, ""),
+    ("1,000 processes", PROCESSES, ""),
+    ("1 TiB, a page in each block", BLOCKS, "524288 1 0 15"),
+    ("1 TiB, 16 GiB in small pages", BLOCKS, "524288 64 1 15"),
+    ("1 TiB, 16 GiB in huge pages", BLOCKS, "524288 64 1 14"),
 ];
 /// Time until the recorder knows its targets, and the first intervals are over.
 const SETTLED: Duration = Duration::from_secs(20);
@@ -90,12 +97,12 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
         "case | CPU % | CPU s until then | peak RSS MiB | interval s",
     );
     let mut rows = Vec::new();
-    for (case, program) in CASES {
+    for (case, program, blocks) in CASES {
         if !context.is_selected(case) {
             continue;
         }
         for _ in 0..context.repeats {
-            let row = measure(context, case, program)?;
+            let row = measure(context, case, program, blocks)?;
             table.row(vec![
                 case.into(),
                 format!("{:.2}", row.cpu_percent),
@@ -109,9 +116,12 @@ pub(super) fn run(context: &BenchContext) -> Result<BenchOutcome> {
     Ok(BenchOutcome::Done(vec![table], json!({ "rows": rows })))
 }
 
-fn measure(context: &BenchContext, case: &'static str, program: &str) -> Result<Row> {
+fn measure(context: &BenchContext, case: &'static str, program: &str, blocks: &str) -> Result<Row> {
     let mut command = Command::new("python3");
-    command.args(["-c", program]).stdout(Stdio::piped());
+    command
+        .args(["-c", program])
+        .env("BLOCKS", blocks)
+        .stdout(Stdio::piped());
     let mut target = Guarded::spawn(context, &mut command)?;
     target.ready()?;
     let mut command = Command::new(&context.isotherm);
