@@ -24,6 +24,8 @@ isotherm_engine::named! {
         Debian61Arm64 = "6.1-arm64",
         /// 6.12 for arm64: addresses of 52 bits and 5 levels where the processor has them (FEAT_LPA2).
         Debian612Arm64 = "6.12-arm64",
+        /// 6.12 for arm64 with pages of 16 KiB: addresses of 52 bits where the processor has them, else of 47.
+        Debian612Arm64Pages16K = "6.12-arm64-16k",
         /// The newest kernel of Debian's unstable or experimental suite. It changes each month, so no everyday test may
         /// depend on it.
         DebianNewest = "newest",
@@ -48,12 +50,23 @@ pub struct KernelImage {
 impl Kernel {
     /// Whether its machine is an arm64 one.
     pub(crate) const fn is_arm64(self) -> bool {
-        matches!(self, Self::Debian61Arm64 | Self::Debian612Arm64)
+        matches!(
+            self,
+            Self::Debian61Arm64 | Self::Debian612Arm64 | Self::Debian612Arm64Pages16K
+        )
     }
 
     /// Returns Debian's name of its architecture.
     pub(crate) const fn architecture(self) -> &'static str {
         if self.is_arm64() { "arm64" } else { "amd64" }
+    }
+
+    /// Returns the flavour of its package. There is none for the cloud with larger pages.
+    fn flavour(self) -> String {
+        match self {
+            Self::Debian612Arm64Pages16K => "arm64-16k".to_owned(),
+            _ => format!("cloud-{}", self.architecture()),
+        }
     }
 
     /// Returns the kernel after which a test is named, such as `on_6_12` or `on_6_12_arm64`.
@@ -76,13 +89,15 @@ impl Kernel {
         // Since 6.16 the package without `-unsigned` in its name is not signed. Before, that package holds no kernel,
         // but depends on the package that does.
         let package = name.split('_').next().unwrap_or(name);
-        let flavour = format!("-cloud-{}", self.architecture());
+        let flavour = format!("-{}", self.flavour());
         let has_kernel = package.ends_with(&format!("{flavour}-unsigned"))
             || (is_newer && package.ends_with(&flavour));
         has_kernel
             && match self {
                 Self::Debian61 | Self::Debian61Arm64 => series == (Some(6), Some(1)),
-                Self::Debian612 | Self::Debian612Arm64 => series == (Some(6), Some(12)),
+                Self::Debian612 | Self::Debian612Arm64 | Self::Debian612Arm64Pages16K => {
+                    series == (Some(6), Some(12))
+                }
                 Self::DebianNewest => is_newer,
             }
     }
@@ -122,8 +137,7 @@ impl Kernel {
 
     fn fetch(self, cache: &Path) -> Result<KernelImage, VmError> {
         let apt = self.apt(cache)?;
-        let architecture = self.architecture();
-        let pattern = format!(r"^linux-image-[0-9.]+.*-cloud-{architecture}(-unsigned)?$");
+        let pattern = format!(r"^linux-image-[0-9.]+.*-{}(-unsigned)?$", self.flavour());
         let found = self.run("apt-cache", &apt, &["search", "--names-only", &pattern])?;
         let names = found
             .lines()

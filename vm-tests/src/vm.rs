@@ -170,7 +170,7 @@ impl Vm {
         let vm = self.module("zram");
         match vm.kernel {
             Kernel::Debian61 | Kernel::Debian61Arm64 => vm.module("lzo_rle"),
-            Kernel::Debian612 | Kernel::Debian612Arm64 | Kernel::DebianNewest => vm,
+            _ => vm,
         }
     }
 
@@ -286,7 +286,7 @@ impl Vm {
         // virtual time. Therefore init brings it up.
         let processors = match self.kernel {
             Kernel::Debian61 | Kernel::Debian61Arm64 => "maxcpus=1",
-            Kernel::Debian612 | Kernel::Debian612Arm64 | Kernel::DebianNewest => "",
+            _ => "",
         };
         // An arm64 machine has one serial port; the second is a PCI device.
         let is_arm64 = self.kernel.is_arm64();

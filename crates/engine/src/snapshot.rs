@@ -318,8 +318,8 @@ pub struct GroupCharge {
     pub mapped: Option<u64>,
     /// Greatest `total` since the group began, or since this was reset (`memory.peak`).
     pub peak: Option<u64>,
-    /// Pages of anonymous and shared memory that were read back so far, after they had been reclaimed.
+    /// Pages of 4 KiB of anonymous and shared memory that were read back so far, after they had been reclaimed.
     pub swap_refaults: Option<u64>,
-    /// Pages of files that were read back so far.
+    /// The same of files.
     pub file_refaults: Option<u64>,
 }

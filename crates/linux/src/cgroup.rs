@@ -11,6 +11,7 @@ use isotherm_engine::{GroupCharge, Nanos};
 use isotherm_policy::scheme::OpsFilter;
 use thiserror::Error;
 
+use crate::arch;
 use crate::pods::{self, Pods};
 use crate::text;
 
@@ -149,6 +150,7 @@ pub fn charge(directory: &Path) -> GroupCharge {
 fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
     let fields: BTreeMap<&str, u64> = text::counters(stat).collect();
     let get = |v2: &str, v1: &str| fields.get(v1).or_else(|| fields.get(v2)).copied();
+    let refaults = |v2: &str, v1: &str| Some(get(v2, v1)? << arch::frame_shift());
     let shared = get("shmem", "total_shmem");
     GroupCharge {
         total: number("memory.current").or_else(|| number("memory.usage_in_bytes")),
@@ -161,8 +163,8 @@ fn charge_of(stat: &str, number: impl Fn(&str) -> Option<u64>) -> GroupCharge {
         swap: number("memory.swap.current").or_else(|| get("", "total_swap")),
         mapped: get("file_mapped", "total_mapped_file"),
         peak: number("memory.peak").or_else(|| number("memory.max_usage_in_bytes")),
-        swap_refaults: get("workingset_refault_anon", "total_workingset_refault_anon"),
-        file_refaults: get("workingset_refault_file", "total_workingset_refault_file"),
+        swap_refaults: refaults("workingset_refault_anon", "total_workingset_refault_anon"),
+        file_refaults: refaults("workingset_refault_file", "total_workingset_refault_file"),
     }
 }
 

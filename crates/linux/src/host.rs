@@ -216,7 +216,10 @@ fn architecture() -> Check {
         return ok(name, ARCH);
     }
     let found = format!("{}, pages of {}", ARCH, format_bytes(bytes));
-    missing(name, found, "a kernel with pages of 4 KiB")
+    note(
+        name,
+        format!("{found}: no page cache, huge pages of 2 MiB or compaction"),
+    )
 }
 
 fn kernel() -> Check {

@@ -16,6 +16,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use thiserror::Error;
 
+use crate::arch;
 use crate::areas::MappedArea;
 use crate::page_map::PageMap;
 use crate::system_call::{checked, owned};
@@ -187,7 +188,7 @@ impl Process {
     }
 
     /// Advises the kernel about `ranges` and continues after those that it refuses. `outcomes` receives one entry for
-    /// each range. Fails only if the process is gone or may not be advised at all.
+    /// each range. Ranges are widened to whole pages of the kernel. Fails only if the process is gone or may not be advised at all.
     pub fn advise(
         &self,
         ranges: &[AddressRange],
@@ -195,6 +196,12 @@ impl Process {
         outcomes: &mut Vec<Advised>,
     ) -> Result<(), ProcessError> {
         outcomes.clear();
+        let whole: Vec<AddressRange>;
+        let mut ranges = ranges;
+        if arch::frame_shift() > 0 {
+            whole = ranges.iter().copied().map(arch::whole_pages).collect();
+            ranges = &whole;
+        }
         while outcomes.len() < ranges.len() {
             let batch = &ranges[outcomes.len()..];
             let batch = &batch[..call_length(batch, advice)];

@@ -14,8 +14,9 @@
 
 use std::time::{Duration, Instant};
 
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE};
+use isotherm_engine::{AddressRange, Nanos};
 
+use crate::arch;
 use crate::clock;
 use crate::cpu::thread_usage;
 use crate::pressure::{progress, swapped_in};
@@ -24,7 +25,6 @@ use crate::swap;
 
 /// Pages of a sample.
 pub const PAGES: u64 = 64;
-const WORDS_PER_PAGE: usize = PAGE_SIZE as usize / 8;
 /// Distance of neighbouring sample pages, in pages, if they are apart.
 const APART: usize = 16;
 /// Step of the order of touching. It has no factor in common with the number of pages, so neighbours do not follow each
@@ -46,17 +46,18 @@ impl RefaultSample {
     pub fn page_out() -> Option<Self> {
         swap::facts().refusal().is_none().then_some(())?;
         let apart = if swap::is_in_memory() { APART } else { 1 };
-        let stride = apart * WORDS_PER_PAGE;
+        let stride = apart * words_per_page();
         // Zeroed memory is only allocated once it is written.
         let mut memory = vec![0_u64; (PAGES as usize + 1) * stride];
-        let start = (memory.as_ptr() as u64).next_multiple_of(PAGE_SIZE);
+        let start = (memory.as_ptr() as u64).next_multiple_of(arch::page_bytes());
         let first = (start - memory.as_ptr() as u64) as usize / 8;
         let page = |at: u64| first + at as usize * stride;
         for at in 0..PAGES {
-            fill(&mut memory[page(at)..][..WORDS_PER_PAGE], at);
+            fill(&mut memory[page(at)..][..words_per_page()], at);
         }
         let address = |at: u64| start + at * stride as u64 * 8;
-        let ranges = (0..PAGES).map(|at| AddressRange::new(address(at), address(at) + PAGE_SIZE));
+        let range = |at| AddressRange::new(address(at), address(at) + arch::page_bytes());
+        let ranges = (0..PAGES).map(range);
         let ranges: Vec<AddressRange> = ranges.collect();
         let me = Process::open(std::process::id()).ok()?;
         me.advise(&ranges, libc::MADV_PAGEOUT, &mut Vec::new())
@@ -68,13 +69,13 @@ impl RefaultSample {
         })
     }
 
-    /// Returns the mean cost of reading one of them back. Returns `None` if too few of them were paged out.
+    /// Returns the mean cost of reading 4 KiB of them back. Returns `None` if too few of them were paged out.
     pub fn bring_back(mut self) -> Option<Nanos> {
         let me = Process::open(std::process::id()).ok()?;
         let before = (progress(&me)?.major_faults, swapped_in()?, sleeps());
         let (started, cpu) = (Instant::now(), clock::thread_cpu());
         for at in 0..PAGES {
-            let at = if self.stride == WORDS_PER_PAGE {
+            let at = if self.stride == words_per_page() {
                 at
             } else {
                 at * STEP % PAGES
@@ -92,7 +93,8 @@ impl RefaultSample {
         } else {
             Nanos::from(wall)
         };
-        (came_back >= PAGES / 2 && after.0 > before.0).then_some(Nanos(took.0 / PAGES))
+        (came_back >= PAGES / 2 && after.0 > before.0)
+            .then_some(Nanos(took.0 / (PAGES << arch::frame_shift())))
     }
 }
 
@@ -101,6 +103,10 @@ pub fn refault_cost_now() -> Option<Nanos> {
     let sample = RefaultSample::page_out()?;
     std::thread::sleep(Duration::from_millis(50));
     sample.bring_back()
+}
+
+fn words_per_page() -> usize {
+    arch::page_bytes() as usize / 8
 }
 
 /// Fills a page: one word in eight is random, the others count. No two pages are the same, and compressing them takes
@@ -126,13 +132,13 @@ mod tests {
 
     #[test]
     fn pages_of_the_sample_differ_and_are_no_run_of_one_value() {
-        let mut pages = vec![vec![0; WORDS_PER_PAGE]; 2];
+        let mut pages = vec![vec![0; words_per_page()]; 2];
         for (seed, page) in (7..).zip(&mut pages) {
             fill(page, seed);
         }
         assert_ne!(pages[0], pages[1]);
         let random = pages[0].iter().filter(|word| **word >> 32 != 0).count();
-        assert_eq!(random, WORDS_PER_PAGE / 8);
+        assert_eq!(random, words_per_page() / 8);
     }
 
     #[test]

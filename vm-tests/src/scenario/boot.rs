@@ -38,7 +38,10 @@ pub(super) fn boot(kernel: Kernel, report: &mut Report) -> Result<()> {
     let release = kernel.image()?.release;
     expect(&output, "release", &release)?;
     expect(&output, "btf", "yes")?;
-    let has_damon = matches!(kernel, Kernel::Debian612 | Kernel::Debian612Arm64);
+    let has_damon = !matches!(
+        kernel,
+        Kernel::Debian61 | Kernel::Debian61Arm64 | Kernel::DebianNewest
+    );
     let damon = if has_damon { "yes" } else { "no" };
     expect(&output, "damon", damon)?;
     expect(&output, "zram", "yes")?;

@@ -11,7 +11,7 @@ macro_rules! scenario_tests {
             first = record::one_boot [on_6_1, on_6_12, on_6_12_arm64]:
                 "doctor says that recording works, and the default monitor finds a scattered hot set"
             boot = boot::boot
-                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes"), on_6_12_arm64_16k ("takes minutes")]:
                 "the kernel boots, has BTF and BPF, and DAMON exactly on 6.12"
             five_levels = boot::levels [on_6_1 ("page tables of five levels are the same on 6.12"), on_6_12]:
                 "-cpu max,la57 gives five levels of page tables and addresses above 47 bits"
@@ -24,7 +24,7 @@ macro_rules! scenario_tests {
             compact = compact::run [on_6_1 ("compaction has the same interface on 6.12"), on_6_12]:
                 "compact brings a fragmented node down to the low threshold and stops there"
             record = record::scattered
-                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes"), on_6_12_arm64_16k ("takes minutes")]:
                 "records a scattered hot set in each mode; precision and recall are checked"
             record_five_levels = record::five [on_6_1 ("page tables of five levels are the same on 6.12"), on_6_12]:
                 "records memory above 47 bits under five levels of page tables"
@@ -76,7 +76,7 @@ macro_rules! scenario_tests {
             act_psi = act_psi::run [on_6_1 ("pressure has the same interface on 6.12"), on_6_12]:
                 "memory pressure stops the schemes (--max-psi); without PSI the limit is refused"
             act = act::actions
-                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes"), on_6_12_arm64_16k ("takes minutes")]:
                 "pageout, cold, stat, hugepage, collapse, nohugepage on a process; its data holds"
             act_migrate = act_tier::between_nodes
                 [on_6_1 ("pages are moved by the same system call on 6.12"), on_6_12, on_6_12_arm64 ("takes minutes")]:
@@ -85,6 +85,9 @@ macro_rules! scenario_tests {
                 "size tries memory.high and undoes it; park freezes a group and pages it out, wake reads it back in order"
             record_stairs = record::stairs [on_6_1 ("takes a minute"), on_6_12 ("takes a minute")]:
                 "records stairs: four regions hot one after the other"
+            truth_family = kernel_damon_truth::alone
+                [on_6_12 ("takes half an hour"), on_6_1_arm64 ("takes half an hour"), on_6_12_arm64 ("takes half an hour")]:
+                "the default monitor on twelve programs of the generated family, on one and two nodes: precision and recall of 0.95"
             kernel_damon_truth = kernel_damon_truth::run [on_6_12 ("takes an hour")]:
                 "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family"
             tiering = tiering::run [on_6_1 ("takes minutes"), on_6_12 ("takes minutes")]:

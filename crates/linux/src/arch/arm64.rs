@@ -1,7 +1,6 @@
-//! arm64 with pages of 4 KiB: Arm Architecture Reference Manual, D8.3; arch/arm64/include/asm/pgtable-hwdef.h,
-//! pgtable-prot.h and pgtable.h.
+//! arm64: Arm Architecture Reference Manual, D8.3; arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h and pgtable.h.
 //!
-//! Limits: pages of 16 and 64 KiB are refused. Physical addresses of 51 and 52 bits, which lie elsewhere in an entry,
+//! Limits: physical addresses of 51 and 52 bits (of 49 and more with pages of 64 KiB), which lie elsewhere in an entry,
 //! are not read.
 
 use std::fs;
@@ -13,6 +12,10 @@ use super::{TableFormat, entry};
 
 /// Older ones keep swap types elsewhere.
 pub(crate) const OLDEST_KERNEL: (u32, u32) = (5, 19);
+
+/// The direct map starts at a multiple of this (ARM64_MEMSTART_ALIGN in asm/kernel-pgtable.h; 1 GiB but for pages of
+/// 64 KiB).
+pub(crate) const DIRECT_MAP_ALIGNMENT: u64 = 1 << 29;
 
 pub(crate) type UnwindCache = CacheAarch64;
 pub(crate) type UnwindTables<D> = UnwinderAarch64<D>;
@@ -28,7 +31,7 @@ const ACCESS_FLAG: u64 = 1 << 10;
 const DIRTY_BIT_MODIFIER: u64 = 1 << 51;
 const SOFTWARE_DIRTY: u64 = 1 << 55;
 const SPECIAL: u64 = 1 << 56;
-/// The entry is one of [`CONTIGUOUS`] that map memory in one piece.
+/// The entry is one of several that map memory in one piece: 16 of 4 KiB; with larger pages, those of 2 MiB.
 const CONTIGUOUS_HINT: u64 = 1 << 52;
 const CONTIGUOUS: usize = 16;
 /// PTE_PROT_NONE and PMD_PRESENT_INVALID of older kernels.
@@ -38,18 +41,27 @@ const ABSENT_NEW: u64 = 1 << 11;
 
 /// Returns the possible formats of the page tables: no file of the kernel says which it is.
 pub(crate) fn table_formats() -> Vec<TableFormat> {
-    let of = |top_shift| TableFormat {
-        top_shift,
-        frame_mask: ((1 << 50) - 1) & !0xfff,
+    let page_shift = super::page_bytes().trailing_zeros();
+    let (top_shifts, frame_bits): (&[u32], u32) = match page_shift {
+        // Addresses of 47, 48 and 36 bits.
+        14 => (&[36, 47, 25], 50),
+        // Addresses of 48 and 52 bits, and of 42.
+        16 => (&[42, 29], 48),
+        // Addresses of 48, 52 and 39 bits.
+        _ => (&[39, 48, 30], 50),
+    };
+    let of = |top_shift: &u32| TableFormat {
+        page_shift,
+        top_shift: *top_shift,
+        frame_mask: ((1 << frame_bits) - 1) & !((1 << page_shift) - 1),
         absent: 0,
     };
-    // Addresses of 48, 52 and 39 bits.
-    [39, 48, 30].map(of).to_vec()
+    top_shifts.iter().map(of).collect()
 }
 
 /// Returns the end of the addresses that a program may have.
 pub(crate) fn user_end(format: TableFormat) -> u64 {
-    1 << (format.top_shift + 9).min(52)
+    1 << (format.top_shift + format.level_bits()).min(52)
 }
 
 /// Returns the bits that mark absent pages, given the entry of a page of ours without permissions. The kernel moved
@@ -86,11 +98,16 @@ pub(crate) fn canonical(raw: u64, format: TableFormat) -> u64 {
     flags.map(set).iter().fold(frame, |all, bit| all | bit)
 }
 
-/// Converts neighbouring entries, from a multiple of [`CONTIGUOUS`] on, to the form of [`entry`]. The hardware may set
-/// the access flag of contiguous entries in any of them.
+/// Converts neighbouring entries, from a multiple of the contiguous ones on, to the form of [`entry`]. The hardware may
+/// set the access flag of contiguous entries in any of them.
 pub(crate) fn canonical_all(entries: &mut [u64], format: TableFormat) {
     const MARKED: u64 = VALID | CONTIGUOUS_HINT;
-    for group in entries.chunks_mut(CONTIGUOUS) {
+    let contiguous = if format.page_shift > 12 {
+        format.entries_of_block()
+    } else {
+        CONTIGUOUS
+    };
+    for group in entries.chunks_mut(contiguous) {
         let is_marked = |raw: &u64| raw & MARKED == MARKED;
         let marked = group.iter().filter(|raw| is_marked(raw));
         let flag = marked.fold(0, |all, raw| all | raw) & ACCESS_FLAG;
@@ -103,7 +120,7 @@ pub(crate) fn canonical_all(entries: &mut [u64], format: TableFormat) {
 
 /// Returns how many entries before that of a page a run of entries has.
 pub(crate) fn entries_before(address: u64) -> usize {
-    (address >> 12) as usize % CONTIGUOUS
+    (address / super::page_bytes()) as usize % CONTIGUOUS
 }
 
 /// Returns an entry without a page: its swap type, and something that is not 0 in place of the offset.
@@ -165,6 +182,7 @@ mod tests {
     use super::*;
 
     const NEW: TableFormat = TableFormat {
+        page_shift: 12,
         top_shift: 39,
         frame_mask: ((1 << 50) - 1) & !0xfff,
         absent: ABSENT_NEW,

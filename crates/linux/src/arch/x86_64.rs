@@ -9,6 +9,9 @@ use super::{TableFormat, entry};
 /// It has `bpf_loop`.
 pub(crate) const OLDEST_KERNEL: (u32, u32) = (5, 17);
 
+/// The direct map starts at a multiple of this: arch/x86/mm/kaslr.c aligns it to PUD_SIZE.
+pub(crate) const DIRECT_MAP_ALIGNMENT: u64 = 1 << 30;
+
 pub(crate) type UnwindCache = CacheX86_64;
 pub(crate) type UnwindTables<D> = UnwinderX86_64<D>;
 /// Registers from which the caller is found.
@@ -39,6 +42,7 @@ fn table_format(cpuinfo: &str, cmdline: &str) -> TableFormat {
         .filter(|bits| (32..=52).contains(bits))
         .unwrap_or(52);
     TableFormat {
+        page_shift: 12,
         top_shift: if la57 && !is_disabled { 48 } else { 39 },
         frame_mask: ((1 << physical_bits) - 1) & !0xfff,
         absent: entry::ABSENT,

@@ -17,9 +17,11 @@ use std::os::unix::fs::FileExt;
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::{CachedFolio, FolioState};
+use isotherm_engine::units::format_bytes;
 use thiserror::Error;
 
 use super::window::{Toucher, file_in_memory, window};
+use crate::arch;
 use crate::mapped::MappedArray;
 use crate::page_map::frame_of;
 use crate::probe::object;
@@ -116,6 +118,11 @@ pub enum MemmapError {
         source: io::Error,
     },
     #[error(
+        "the page cache is watched with pages of 4 KiB only, and this kernel has pages of {}",
+        format_bytes(*bytes)
+    )]
+    PageSize { bytes: u64 },
+    #[error(
         "cannot find where the kernel describes memory: pages of our own are at {found:x?}; the kernel may have no virtually contiguous memory map"
     )]
     NotFound {
@@ -167,6 +174,10 @@ pub struct Memmap {
 impl Memmap {
     /// Loads the programs and finds the descriptors.
     pub fn new() -> Result<Self, MemmapError> {
+        let bytes = arch::page_bytes();
+        if bytes != PAGE_SIZE {
+            return Err(MemmapError::PageSize { bytes });
+        }
         let object = object::load(OBJECT).map_err(|cause| MemmapError::Load { cause })?;
         let program = |name| object::program(&object, name).map_err(system("keep a BPF program"));
         let map = system("map a BPF array");

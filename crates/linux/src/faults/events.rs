@@ -121,7 +121,7 @@ pub struct FaultSampler {
     whose: SampledTargets,
     sees_huge_pages: bool,
     /// [`Walker::layout`]; zeros if unknown.
-    tables: (u64, u64, u32),
+    tables: [u64; 4],
     /// Processes that existed before the sampler.
     older: BTreeSet<u32>,
     /// Links that detach when dropped.
@@ -253,9 +253,7 @@ impl FaultSampler {
             self.sees_huge_pages.into(),
         ];
         configuration.extend(flags.map(u32::to_ne_bytes).concat());
-        let (page_offset, frame_mask, top_shift) = self.tables;
-        let tables = [page_offset, frame_mask, top_shift.into()];
-        configuration.extend(tables.map(u64::to_ne_bytes).concat());
+        configuration.extend(self.tables.map(u64::to_ne_bytes).concat());
         self.map("configuration")
             .update(&0_u32.to_ne_bytes(), &configuration, MapFlags::ANY)
             .map_err(FaultError::bpf("set the rate"))

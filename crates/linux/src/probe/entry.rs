@@ -18,10 +18,11 @@ impl Leaf {
     pub(super) const PRESENT: u64 = 0x1;
     const ACCESSED: u64 = 0x2;
     const HUGE_2M: u64 = 0x4;
+    const LARGER: u64 = 0x8;
     const UNREADABLE: u64 = 0x10;
     const SWAPPED: u64 = 0x40;
     const HUGE_1G: u64 = 0x80;
-    const CHANGED: u64 = 0x100;
+    pub(super) const CHANGED: u64 = 0x100;
     const SPECIAL: u64 = 0x400;
     const ZEROS: u64 = 0x800;
     pub(super) const TABLE: u64 = 0x200;
@@ -35,6 +36,10 @@ impl Leaf {
     }
     pub(crate) fn is_huge_2m(self) -> bool {
         self.0 & Self::HUGE_2M != 0
+    }
+    /// Whether the leaf is a block's part of a larger one, with one accessed bit: of 32 or 512 MiB.
+    pub(crate) fn is_larger(self) -> bool {
+        self.0 & Self::LARGER != 0
     }
     pub(crate) fn is_huge_1g(self) -> bool {
         self.0 & Self::HUGE_1G != 0
@@ -66,7 +71,7 @@ impl Leaf {
             return Self(if entry == 0 { 0 } else { Self::SWAPPED });
         }
         let is_absent = entry & entry::PRESENT == 0;
-        let frame = if is_absent { !entry } else { entry } & format.frame_mask;
+        let frame = if is_absent { !entry } else { entry } & format.unit_mask();
         let accessed = if entry & entry::ACCESSED == 0 {
             0
         } else {
@@ -82,7 +87,7 @@ impl Leaf {
     }
 }
 
-/// A copied lowest-level table: 512 entries of 4 KiB.
+/// A copied lowest-level table, or the part of one that maps a block: 512 entries of 4 KiB.
 #[derive(Clone, Copy)]
 pub(crate) struct TableCopy<'a> {
     pub(super) entries: &'a RawTable,
@@ -122,9 +127,14 @@ impl TableCopy<'_> {
         }
     }
 
+    /// Returns the leaf of page `index`.
+    pub(super) fn leaf(&self, index: usize) -> Leaf {
+        Leaf::of_entry(self.entries[index], self.format)
+    }
+
     /// Returns the frame number of page `index`, if it is present.
     pub(crate) fn frame(&self, index: usize) -> Option<u64> {
-        let leaf = Leaf::of_entry(self.entries[index], self.format);
+        let leaf = self.leaf(index);
         leaf.is_present().then(|| leaf.frame())
     }
 }
@@ -166,6 +176,7 @@ mod tests {
         let copy = TableCopy {
             entries: &entries,
             format: TableFormat {
+                page_shift: 12,
                 top_shift: 39,
                 frame_mask: !0xfff,
                 absent: entry::ABSENT,

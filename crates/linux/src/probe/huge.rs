@@ -9,7 +9,6 @@
 use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
 
 use super::page_table::{PageTableProbe, Result};
-use super::tables::BLOCK_SHIFT;
 use crate::arch::entry::{DIRTY, LEAF, SPECIAL, WRITABLE};
 
 /// `_PAGE_SAVED_DIRTY` of x86-64. On arm64 a canonical entry does not have it.
@@ -29,7 +28,7 @@ impl PageTableProbe {
         self.read_space(target, |walker, space| {
             let mut found = Vec::new();
             let gigabytes = walker.gigabytes(space, &ranges)?;
-            walker.entries(space, BLOCK_SHIFT, &gigabytes, |block, entry| {
+            walker.blocks(space, &gigabytes, |block, entry| {
                 if is_huge_page(entry) {
                     found.push(block);
                 }

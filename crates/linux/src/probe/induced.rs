@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 
 use isotherm_engine::PAGE_SIZE;
 
+use crate::arch;
 use crate::clock::thread_cpu;
 use crate::cpu::thread_usage;
 use crate::mapped::Mapping;
@@ -117,7 +118,7 @@ fn measure() -> Option<AccessFlags> {
     let median = differences.get(differences.len() / 2)?;
     Some(AccessFlags {
         set_again_ns: median.max(0.0),
-        by_faults: nr_faults as usize > NR_PAGES * differences.len() / 2,
+        by_faults: nr_faults as usize > (NR_PAGES >> arch::frame_shift()) * differences.len() / 2,
     })
 }
 

@@ -9,6 +9,7 @@
 //! Limits: MADV_COLD also moves the page to the inactive list. Pages that are mapped by several processes are unknown.
 //! The cost of clearing for the target is estimated, not measured (see [`Induced`]).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -23,6 +24,7 @@ use super::entry::Leaf;
 use super::induced::Induced;
 use super::secondary::{Secondary, SecondaryTables};
 use super::walker::{AddressSpace, SpaceFacts, Walker, WalkerError};
+use crate::arch;
 use crate::clock::process_cpu;
 use crate::frames::Frames;
 use crate::process::{Advised, Process, ProcessError};
@@ -222,14 +224,17 @@ impl PageTableProbe {
 
     /// Clears the accessed bits of `ranges`, and continues after those that are refused.
     pub fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<()> {
+        let mut all = Cow::Borrowed(ranges);
+        if let Some(aliases) = self.aliases.get(&target) {
+            all.to_mut().extend(aliases.ranges_of(ranges));
+        }
+        if arch::frame_shift() > 0 {
+            all = Cow::Owned(self.whole_leaves(target, &all)?);
+        }
         let Some(watched) = self.targets.get(&target) else {
             return Ok(());
         };
         let started = Instant::now();
-        let mut all = std::borrow::Cow::Borrowed(ranges);
-        if let Some(aliases) = self.aliases.get(&target) {
-            all.to_mut().extend(aliases.ranges_of(ranges));
-        }
         match watched
             .process
             .advise(&all, libc::MADV_COLD, &mut self.outcomes)
@@ -248,6 +253,35 @@ impl PageTableProbe {
             .filter(|o| matches!(o, Advised::Refused(_)))
             .count() as u64;
         Ok(())
+    }
+
+    /// Widens ranges to whole huge pages where these are larger than a block: clearing a part would split them.
+    fn whole_leaves(
+        &mut self,
+        target: TargetId,
+        ranges: &[AddressRange],
+    ) -> Result<Vec<AddressRange>> {
+        let blocks_of = |range: &AddressRange| {
+            let (range, first) = (*range, range.start & !(BLOCK_SIZE - 1));
+            let blocks = (first..range.end).step_by(BLOCK_SIZE as usize);
+            blocks.map(move |block| {
+                AddressRange::new(block.max(range.start), (block + BLOCK_SIZE).min(range.end))
+            })
+        };
+        let mut parts: Vec<AddressRange> = ranges.iter().flat_map(blocks_of).collect();
+        let spans: Vec<(u64, u32)> = parts.iter().map(|part| (part.start, 1)).collect();
+        let mut leaves = Vec::new();
+        self.leaves(target, &spans, &mut leaves)?;
+        let bytes = 1 << self.walker.format.block_shift();
+        for (part, _) in { parts.iter_mut() }
+            .zip(&leaves)
+            .filter(|(_, leaf)| leaf.is_larger())
+        {
+            let start = part.start & !(bytes - 1);
+            *part = AddressRange::new(start, start + bytes);
+        }
+        parts.dedup();
+        Ok(parts)
     }
 
     /// Whether `method` can clear the accessed bit of the page at `address`.
@@ -422,9 +456,10 @@ impl AccessProbe for PageTableProbe {
     }
 }
 
-/// Returns the pages of the largest folio below 2 MiB that the system may give to anonymous memory (mTHP, Linux 6.8).
+/// Returns the pages of 4 KiB of the largest folio below a huge page that the system may give to anonymous memory (mTHP,
+/// Linux 6.8).
 ///
-/// Limits: the sizes are those of now. Folios of files and shared memory have sizes of their own, and may be split.
+/// Limits: the sizes are those of now, up to 2 MiB. Folios of files and shared memory have sizes of their own, and may be split.
 ///
 /// Source: Documentation/admin-guide/mm/transhuge.rst, "Hugepage sizes".
 fn largest_folio() -> usize {
@@ -434,10 +469,11 @@ fn largest_folio() -> usize {
         let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
         let policy = std::fs::read_to_string(entry.path().join("enabled")).ok()?;
         let bytes = kib.parse::<u64>().ok()? << 10;
-        let may_be = bytes < BLOCK_SIZE && !policy.contains("[never]");
+        let is_small = bytes < BLOCK_SIZE || bytes == BLOCK_SIZE && arch::frame_shift() > 0;
+        let may_be = is_small && !policy.contains("[never]");
         may_be.then_some((bytes / PAGE_SIZE) as usize)
     });
-    enabled.max().unwrap_or(1)
+    enabled.max().unwrap_or(1 << arch::frame_shift())
 }
 
 fn state_before_clearing(leaf: Leaf) -> PageState {

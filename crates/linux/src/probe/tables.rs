@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 
 use isotherm_engine::drive::TableProbe;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
-use isotherm_engine::{AddressRange, Nanos, PAGE_SIZE, TargetId};
+use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 
 use super::clear_refs::ClearMethod;
 use super::page_table::{PageTableProbe, Result};
 use super::walker::{AddressSpace, TableLookup, Walker, WalkerError};
 
-const TOP_SHIFT: u32 = 30;
-pub(super) const BLOCK_SHIFT: u32 = 21;
+const BLOCK_SHIFT: u32 = BLOCK_SIZE.trailing_zeros();
 
 impl PageTableProbe {
     fn occupied_tables(
@@ -26,7 +25,7 @@ impl PageTableProbe {
         self.read_space(target, |walker, space| {
             let mut found = Vec::new();
             let gigabytes = walker.gigabytes(space, ranges)?;
-            walker.entries(space, BLOCK_SHIFT, &gigabytes, |block, _| found.push(block))?;
+            walker.blocks(space, &gigabytes, |block, _| found.push(block))?;
             retain_overlapping(&mut found, BLOCK_SHIFT, ranges);
             Ok(found)
         })
@@ -148,17 +147,26 @@ fn frame_at(frames: &BTreeMap<u64, (u64, u32)>, address: u64) -> Option<u64> {
 }
 
 impl Walker {
-    /// Returns the addresses of the gigabytes within `ranges` that have a table of blocks or a leaf.
+    /// Returns the addresses of the parts of `ranges` that have a table of blocks or a leaf. A part is what 512 entries of
+    /// such a table map: a gigabyte, with pages of 4 KiB.
     pub(super) fn gigabytes(
         &mut self,
         space: &AddressSpace,
         ranges: &[AddressRange],
     ) -> Result<Vec<u64>, WalkerError> {
-        let tops = aligned_parts(ranges, TOP_SHIFT + 9);
-        let mut gigabytes = Vec::new();
-        self.entries(space, TOP_SHIFT, &tops, |start, _| gigabytes.push(start))?;
-        retain_overlapping(&mut gigabytes, TOP_SHIFT, ranges);
-        Ok(gigabytes)
+        let format = self.format;
+        let part = format.block_shift() + 9;
+        let upper = format.block_shift() + format.level_bits();
+        if format.top_shift < upper {
+            return Ok(aligned_parts(ranges, part));
+        }
+        let tops = aligned_parts(ranges, upper + 9);
+        let mut parts = Vec::new();
+        self.entries(space, upper, &tops, |start, _| {
+            parts.extend((start..start + (1 << upper)).step_by(1 << part));
+        })?;
+        retain_overlapping(&mut parts, part, ranges);
+        Ok(parts)
     }
 }
 

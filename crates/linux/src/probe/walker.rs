@@ -7,7 +7,9 @@
 //! own top-level table are tried. A candidate is right if a walk to a page of ours yields the frame number that
 //! `/proc/self/pagemap` shows for it.
 //!
-//! Limits: pages of 4 KiB. Needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and, for pagemap,
+//! Pages of 16 and 64 KiB are shown as pages of 4 KiB, whose bits and neighbouring frames are those of the page.
+//!
+//! Limits: needs BTF (CONFIG_DEBUG_INFO_BTF), `bpf_loop` (5.17), CAP_BPF, CAP_PERFMON and, for pagemap,
 //! CAP_SYS_ADMIN. A table that is replaced while it is copied is reported as [`TableLookup::Changed`]. A target that
 //! exits or calls exec meanwhile fails the whole batch.
 
@@ -15,7 +17,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use isotherm_engine::units::format_bytes;
 use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use libbpf_rs::libbpf_sys;
 use thiserror::Error;
@@ -54,9 +55,11 @@ struct Control {
     total_vm: u64,
     map_count: u64,
     locked_vm: u64,
+    page_shift: u32,
+    chunk: u32,
 }
 const _: () = assert!(
-    size_of::<Control>() == 112,
+    size_of::<Control>() == 120,
     "the layout in page_table.bpf.c"
 );
 
@@ -78,11 +81,6 @@ pub enum WalkerError {
         "cannot find where the kernel maps physical memory ({tried} candidates tried); please report this machine's kernel and CPU"
     )]
     NoDirectMap { tried: u64 },
-    #[error(
-        "this kernel has pages of {}, and Isotherm reads page tables of 4 KiB pages only; boot a kernel with those",
-        format_bytes(*bytes)
-    )]
-    PageSize { bytes: u64 },
     #[error(
         "cannot read frame numbers from /proc/self/pagemap: {cause}; run as root or with CAP_SYS_ADMIN"
     )]
@@ -171,10 +169,6 @@ pub(crate) struct Walker {
 impl Walker {
     /// Loads the program and finds the direct map.
     pub(crate) fn new() -> Result<Self, WalkerError> {
-        let bytes = arch::page_bytes();
-        if bytes != PAGE_SIZE {
-            return Err(WalkerError::PageSize { bytes });
-        }
         let object = object::load(OBJECT).map_err(|cause| WalkerError::Load { cause })?;
         let program = |name: &str| {
             object::program(&object, name).map_err(|source| bpf("keep a BPF program", source))
@@ -205,11 +199,17 @@ impl Walker {
         &mut self.control.get_mut()[0]
     }
 
-    /// Returns the layout of page tables: the start of the direct map, the mask of an entry's address bits, and the
-    /// address bit at which the top level's index begins.
-    pub(crate) fn layout(&mut self) -> (u64, u64, u32) {
+    /// Returns the layout of page tables: the start of the direct map, the mask of an entry's address bits, the address
+    /// bit at which the top level's index begins, and the shift of a page's size.
+    pub(crate) fn layout(&mut self) -> [u64; 4] {
         let control = self.control();
-        (control.page_offset, control.frame_mask, control.top_shift)
+        let shifts = [control.top_shift, control.page_shift].map(u64::from);
+        [
+            control.page_offset,
+            control.frame_mask,
+            shifts[0],
+            shifts[1],
+        ]
     }
 
     /// Finds the page tables of process `pid` (in our pid namespace).
@@ -253,6 +253,9 @@ impl Walker {
         leaves: &mut Vec<Leaf>,
     ) -> Result<(), WalkerError> {
         leaves.clear();
+        if arch::frame_shift() > 0 {
+            return self.walk_blocks(space, spans, leaves);
+        }
         let mut runs = spans
             .iter()
             .flat_map(|&(address, pages)| runs_of(address, pages))
@@ -288,6 +291,35 @@ impl Walker {
         Ok(())
     }
 
+    /// Works like `walk` by copies of tables: larger pages are contiguous for a whole block.
+    fn walk_blocks(
+        &mut self,
+        space: &AddressSpace,
+        spans: &[(u64, u32)],
+        leaves: &mut Vec<Leaf>,
+    ) -> Result<(), WalkerError> {
+        let pages = spans.iter().flat_map(|&(address, nr)| {
+            let first = address & !(PAGE_SIZE - 1);
+            (0..u64::from(nr)).map(move |page| first + page * PAGE_SIZE)
+        });
+        let block_of = |page: &u64| page & !(BLOCK_SIZE - 1);
+        let mut blocks: Vec<u64> = pages.clone().map(|page| block_of(&page)).collect();
+        blocks.dedup();
+        let mut pages = pages.peekable();
+        self.tables(space, &blocks, |at, table| {
+            while let Some(page) = pages.next_if(|page| block_of(page) == blocks[at]) {
+                leaves.push(match &table {
+                    TableLookup::Copy(copy) => {
+                        copy.leaf(((page % BLOCK_SIZE) / PAGE_SIZE) as usize)
+                    }
+                    TableLookup::Leaf(leaf) => *leaf,
+                    TableLookup::Absent => Leaf(0),
+                    TableLookup::Changed => Leaf(Leaf::CHANGED),
+                });
+            }
+        })
+    }
+
     /// Copies the lowest-level table that maps each of `addresses`, and passes it to `see` with the address's index.
     pub(crate) fn tables(
         &mut self,
@@ -297,12 +329,13 @@ impl Walker {
     ) -> Result<(), WalkerError> {
         let format = self.format;
         for (round, chunk) in addresses.chunks(MAX_TABLES).enumerate() {
-            self.copy_chunk(space, chunk, 12)?;
+            self.copy_chunk(space, chunk, format.page_shift)?;
             for (i, &slot) in self.slots.get()[..chunk.len()].iter().enumerate() {
                 let leaf = Leaf(slot);
                 let table = if slot & Leaf::TABLE != 0 {
                     let entries = &mut self.tables.get_mut()[i];
-                    arch::canonical_all(entries, format);
+                    arch::canonical_all(&mut entries[..format.entries_of_block()], format);
+                    spread(entries, format);
                     TableLookup::Copy(TableCopy { entries, format })
                 } else if leaf.is_unreadable() {
                     TableLookup::Changed
@@ -317,9 +350,23 @@ impl Walker {
         Ok(())
     }
 
-    /// Passes to `see` the start of every part of 1 << `shift` bytes (21: blocks, 30: gigabytes) that has a table or a
-    /// leaf, and its entry; 0 where a larger leaf covers it. Covers the tables of that level that map the addresses
-    /// `starts`.
+    /// Passes to `see` the start of every block that has a table or a leaf, and the entry that maps it, as `entries`.
+    pub(super) fn blocks(
+        &mut self,
+        space: &AddressSpace,
+        starts: &[u64],
+        mut see: impl FnMut(u64, u64),
+    ) -> Result<(), WalkerError> {
+        let shift = self.format.block_shift();
+        self.entries(space, shift, starts, |start, entry| {
+            let blocks = (start..start + (1 << shift)).step_by(BLOCK_SIZE as usize);
+            blocks.for_each(|block| see(block, entry));
+        })
+    }
+
+    /// Passes to `see` the start of every part of 1 << `shift` bytes (with pages of 4 KiB 21: blocks, 30: gigabytes) that
+    /// has a table or a leaf, and its entry; 0 where a larger leaf covers it. Covers the 512 neighbouring entries of that
+    /// level to which each of the addresses `starts` belongs.
     pub(super) fn entries(
         &mut self,
         space: &AddressSpace,
@@ -358,7 +405,15 @@ impl Walker {
     ) -> Result<(), WalkerError> {
         self.slots.get_mut()[..addresses.len()].copy_from_slice(addresses);
         self.select(space, addresses.len());
-        self.control().table_shift = table_shift;
+        let format = self.format;
+        let nr = if table_shift == format.page_shift {
+            format.entries_of_block()
+        } else {
+            ENTRIES_PER_TABLE
+        };
+        let control = self.control();
+        control.table_shift = table_shift;
+        control.chunk = nr as u32;
         self.run(|walker| &walker.copy_tables)
     }
 
@@ -381,8 +436,11 @@ impl Walker {
     /// Finds `page_offset` and the format: see the module's documentation.
     fn calibrate(&mut self, formats: &[TableFormat]) -> Result<(), WalkerError> {
         // A locked page of ours stays in its frame.
-        let page = Mapping::anonymous(PAGE_SIZE as usize, libc::MAP_POPULATE | libc::MAP_LOCKED)
-            .map_err(|source| bpf("lock a page of memory for calibration", source))?;
+        let page = Mapping::anonymous(
+            arch::page_bytes() as usize,
+            libc::MAP_POPULATE | libc::MAP_LOCKED,
+        )
+        .map_err(|source| bpf("lock a page of memory for calibration", source))?;
         let address = page.range().start;
         let hidden = |cause| WalkerError::NoFrameNumbers { cause };
         let frame = frame_of(address).map_err(|error| hidden(error.to_string()))?;
@@ -409,6 +467,7 @@ impl Walker {
     fn set_format(&mut self, format: TableFormat) {
         self.format = format;
         let control = self.control();
+        control.page_shift = format.page_shift;
         control.top_shift = format.top_shift;
         control.frame_mask = format.frame_mask;
         control.absent = format.absent;
@@ -436,6 +495,25 @@ impl Walker {
             ..self.format
         });
         Ok(())
+    }
+}
+
+/// Replaces the entries of larger pages by those of their parts of 4 KiB.
+fn spread(entries: &mut RawTable, format: TableFormat) {
+    let nr = format.entries_of_block();
+    if nr == ENTRIES_PER_TABLE {
+        return;
+    }
+    let (mask, parts) = (format.unit_mask(), ENTRIES_PER_TABLE / nr);
+    for at in (0..ENTRIES_PER_TABLE).rev() {
+        let entry = entries[at / parts];
+        let offset = (at % parts) as u64 * PAGE_SIZE;
+        // Bits that are not set in a frame's address are those of its parts.
+        entries[at] = match entry & (entry::PRESENT | entry::ABSENT) {
+            0 => entry,
+            entry::ABSENT => entry & !mask | (entry | mask & !format.frame_mask) & mask & !offset,
+            _ => entry | offset,
+        };
     }
 }
 

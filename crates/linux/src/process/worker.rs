@@ -86,7 +86,7 @@ fn resident_of(folder: &str) -> u64 {
     let statm = fs::read_to_string(format!("{folder}/statm")).unwrap_or_default();
     let pages = statm.split_whitespace().nth(1);
     let pages = pages.and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0) * isotherm_engine::PAGE_SIZE
+    pages.unwrap_or(0) * crate::arch::page_bytes()
 }
 
 /// Whether the main thread of process `pid` has ended while other threads may still run.

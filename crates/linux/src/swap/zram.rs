@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use isotherm_engine::PAGE_SIZE;
 use thiserror::Error;
 
+use crate::arch;
 use crate::meminfo::Meminfo;
 use crate::privileges;
 use crate::state::{self, StateError};
@@ -157,7 +157,7 @@ impl Noted {
             return State::Gone;
         };
         let first = File::open(self.device()).and_then(|file| {
-            let mut page = [0; PAGE_SIZE as usize];
+            let mut page = vec![0; arch::page_bytes() as usize];
             file.read_exact_at(&mut page, 0).map(|()| page)
         });
         let is_swap = is_swap(&self.device());
@@ -166,7 +166,7 @@ impl Noted {
             (_, Ok(page)) if header_uuid(&page) == Some(self.uuid) => State::Ours { is_swap },
             // The device was sized before the command was killed.
             (bytes, Ok(page))
-                if bytes == self.bytes && page == [0; PAGE_SIZE as usize] && !is_swap =>
+                if bytes == self.bytes && page.iter().all(|byte| *byte == 0) && !is_swap =>
             {
                 State::Ours { is_swap }
             }
@@ -242,7 +242,7 @@ pub fn set_up_zram(bytes: u64) -> Result<PathBuf, SwapError> {
     let noted = Noted {
         name,
         uuid: Uuid::new().map_err(step("make a UUID"))?,
-        bytes: bytes & !(PAGE_SIZE - 1),
+        bytes: bytes & !(arch::page_bytes() - 1),
         added,
     };
     note.add(&noted)?;
@@ -430,18 +430,21 @@ const MAGIC: &[u8] = b"SWAPSPACE2";
 
 /// Writes the same swap header as mkswap(8).
 fn write_header(device: &Path, bytes: u64, uuid: Uuid) -> io::Result<()> {
-    let mut page = vec![0u8; PAGE_SIZE as usize];
-    let last_page = u32::try_from(bytes / PAGE_SIZE - 1).map_err(io::Error::other)?;
+    let mut page = vec![0u8; arch::page_bytes() as usize];
+    let last_page = bytes / arch::page_bytes() - 1;
+    let last_page = u32::try_from(last_page).map_err(io::Error::other)?;
     page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
     page[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
     page[UUID_AT].copy_from_slice(&uuid.0);
-    page[PAGE_SIZE as usize - MAGIC.len()..].copy_from_slice(MAGIC);
+    let magic_at = page.len() - MAGIC.len();
+    page[magic_at..].copy_from_slice(MAGIC);
     let file = OpenOptions::new().write(true).open(device)?;
     file.write_all_at(&page, 0)?;
     file.sync_all()
 }
 
-fn header_uuid(page: &[u8; PAGE_SIZE as usize]) -> Option<Uuid> {
+/// Returns the UUID of a header, which takes a page of the kernel.
+fn header_uuid(page: &[u8]) -> Option<Uuid> {
     let uuid = page[UUID_AT].try_into().expect("16 bytes");
     page.ends_with(MAGIC).then_some(Uuid(uuid))
 }

@@ -1,9 +1,11 @@
 //! The kernel's facts about physical frames: `/proc/kpageflags` and `/proc/kpagecount`
-//! (Documentation/admin-guide/mm/pagemap.rst).
+//! (Documentation/admin-guide/mm/pagemap.rst). Frames are counted in 4 KiB; a larger page of the kernel has several.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+
+use crate::arch;
 
 /// Bits of a `/proc/kpageflags` word (include/uapi/linux/kernel-page-flags.h).
 mod bit {
@@ -19,7 +21,7 @@ mod bit {
     pub(crate) const ZERO_PAGE: u64 = 1 << 24;
 }
 
-/// Size of the largest folio, in base pages, that is searched around a page.
+/// Size of the largest folio, in pages of the kernel, that is searched around a page.
 const MAX_FOLIO_PAGES: u64 = 512;
 
 /// The kernel's facts about one frame.
@@ -110,6 +112,8 @@ impl Frames {
     /// Returns the frames `[first, end)` of the large folio that holds `frame`; `None` for a single page.
     pub fn folio(&self, frame: u64) -> io::Result<Option<(u64, u64)>> {
         let flags = read_word(&self.flags, frame)?;
+        let shift = arch::frame_shift();
+        let frame = frame >> shift;
         if flags & (bit::COMPOUND_HEAD | bit::COMPOUND_TAIL) == 0 {
             return Ok(None);
         }
@@ -129,12 +133,12 @@ impl Frames {
         while end < frame + MAX_FOLIO_PAGES && word(end) & bit::COMPOUND_TAIL != 0 {
             end += 1;
         }
-        Ok(Some((first, end)))
+        Ok(Some((first << shift, end << shift)))
     }
 }
 
 fn read_word(file: &File, frame: u64) -> io::Result<u64> {
     let mut word = [0; 8];
-    file.read_exact_at(&mut word, frame * 8)?;
+    file.read_exact_at(&mut word, (frame >> arch::frame_shift()) * 8)?;
     Ok(u64::from_ne_bytes(word))
 }

@@ -11,6 +11,7 @@ use std::io;
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 use thiserror::Error;
 
+use crate::arch;
 use crate::frames::Frames;
 use crate::process::{Process, ProcessError};
 
@@ -181,8 +182,9 @@ fn system_ram(iomem: &str) -> Vec<AddressRange> {
             let (start, end) = line.split_once(" : ")?.0.split_once('-')?;
             let start = u64::from_str_radix(start, 16)
                 .ok()?
-                .next_multiple_of(PAGE_SIZE);
-            let end = (u64::from_str_radix(end, 16).ok()?.checked_add(1)?) & !(PAGE_SIZE - 1);
+                .next_multiple_of(arch::page_bytes());
+            let end = u64::from_str_radix(end, 16).ok()?.checked_add(1)?;
+            let end = end & !(arch::page_bytes() - 1);
             AddressRange::checked(start, end)
         })
         .collect()
@@ -238,7 +240,7 @@ pub(crate) fn parse_zones(zoneinfo: &str) -> Vec<Zone> {
     let (mut zone, mut spanned) = (nothing.clone(), 0);
     let bytes = |pages: &str| {
         let pages = pages.trim().parse::<u64>().unwrap_or(0);
-        pages.saturating_mul(PAGE_SIZE)
+        pages.saturating_mul(arch::page_bytes())
     };
     for line in zoneinfo.lines() {
         let line = line.trim();

@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use isotherm_engine::{AddressRange, PAGE_SIZE};
 
+use crate::arch;
+
 /// Bits of an entry.
 const EXCLUSIVE: u64 = 1 << 56;
 const SWAPPED: u64 = 1 << 62;
@@ -26,11 +28,22 @@ pub(crate) fn frame_of(address: u64) -> io::Result<Option<u64>> {
 pub(crate) struct PageMap(pub(crate) File);
 
 impl PageMap {
+    /// Returns the entries of `nr` pages of 4 KiB. Those of a larger page are alike, with neighbouring frames.
     fn entries(&self, start: u64, nr: u64) -> io::Result<Vec<u64>> {
-        let mut bytes = vec![0; (nr * 8) as usize];
-        self.0.read_exact_at(&mut bytes, start / PAGE_SIZE * 8)?;
-        let entries = bytes.as_chunks::<8>().0.iter();
-        Ok(entries.map(|entry| u64::from_ne_bytes(*entry)).collect())
+        let (shift, page) = (arch::frame_shift(), start / PAGE_SIZE);
+        let first = page >> shift;
+        let mut bytes = vec![0; (((page + nr.max(1) - 1) >> shift) - first + 1) as usize * 8];
+        self.0.read_exact_at(&mut bytes, first * 8)?;
+        let entries = bytes.as_chunks::<8>().0;
+        let entry = |page: u64| {
+            let entry = u64::from_ne_bytes(entries[((page >> shift) - first) as usize]);
+            if entry & PRESENT == 0 || entry & FRAME == 0 {
+                return entry;
+            }
+            let part = page & ((1 << shift) - 1);
+            entry & !FRAME | ((entry & FRAME) << shift | part) & FRAME
+        };
+        Ok((page..page + nr).map(entry).collect())
     }
 
     /// Whether all pages of `range` are in memory, and none is mapped by another process.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use isotherm_engine::{Nanos, PAGE_SIZE};
 
+use crate::arch;
 use crate::cgroup;
 use crate::clock;
 use crate::process::Process;
@@ -57,7 +58,7 @@ fn parse_stat(stat: &str) -> Option<Progress> {
         minor_faults: number(7)?,
         major_faults: number(9)?,
         cpu: clock::of_ticks(number(11)? + number(12)?),
-        resident: number(21)?.saturating_mul(PAGE_SIZE),
+        resident: number(21)?.saturating_mul(arch::page_bytes()),
         started: clock::of_ticks(number(19)?),
     })
 }
@@ -86,14 +87,19 @@ fn total(pressure: &str, kind: &str) -> Option<u64> {
     total.trim().parse().ok()
 }
 
-/// Returns the number of pages that the whole system has read from swap since boot, including read-ahead.
+/// Returns the number of pages of 4 KiB that the whole system has read from swap since boot, including read-ahead.
 pub fn swapped_in() -> Option<u64> {
-    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpin")
+    pages_counted("pswpin")
 }
 
-/// Returns the number of pages that the whole system has written to swap since boot.
+/// Returns the number of pages of 4 KiB that the whole system has written to swap since boot.
 pub fn swapped_out() -> Option<u64> {
-    counter(&fs::read_to_string("/proc/vmstat").ok()?, "pswpout")
+    pages_counted("pswpout")
+}
+
+fn pages_counted(name: &str) -> Option<u64> {
+    let pages = counter(&fs::read_to_string("/proc/vmstat").ok()?, name)?;
+    Some(pages << arch::frame_shift())
 }
 
 /// Counters of the kernel's page cache reclaim since boot.

@@ -28,14 +28,19 @@ impl Pagemap {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
+    /// Returns an entry for each 4 KiB of `range`. The kernel's pages may be larger.
     pub(crate) fn entries(&mut self, range: AddressRange) -> io::Result<Vec<Entry>> {
-        let mut bytes = vec![0; (range.len() / PAGE_SIZE * 8) as usize];
-        self.0.seek(SeekFrom::Start(range.start / PAGE_SIZE * 8))?;
+        let page_size = rustix::param::page_size() as u64;
+        let (first, end) = (range.start / page_size, range.end.div_ceil(page_size));
+        let mut bytes = vec![0; ((end - first) * 8) as usize];
+        self.0.seek(SeekFrom::Start(first * 8))?;
         self.0.read_exact(&mut bytes)?;
         let (entries, _) = bytes.as_chunks();
-        Ok(entries
-            .iter()
-            .map(|entry| Entry(u64::from_le_bytes(*entry)))
-            .collect())
+        let entry = |page: u64| {
+            let at = (page * PAGE_SIZE / page_size - first) as usize;
+            Entry(u64::from_le_bytes(entries[at]))
+        };
+        let pages = range.start / PAGE_SIZE..range.end / PAGE_SIZE;
+        Ok(pages.map(entry).collect())
     }
 }

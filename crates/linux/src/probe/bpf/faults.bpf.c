@@ -71,7 +71,8 @@ struct config {
 	__u32 sees_huge; /* fault_huge runs: others skip huge pages */
 	__u64 page_offset; /* start of the direct map; 0: unknown */
 	__u64 frame_mask; /* address bits of an entry */
-	__u64 top_shift; /* 30 with 3 levels of page tables, 39 with 4, 48 with 5 */
+	__u64 top_shift; /* of 4 KiB pages: 30 with 3 levels of page tables, 39 with 4, 48 with 5 */
+	__u64 page_shift; /* 12, 14 or 16 */
 };
 
 struct state {
@@ -114,40 +115,46 @@ static __always_inline bool is_wanted(const struct config *config, __u32 tgid,
 
 #define PAGES_PER_HUGE_PAGE 512
 
-/* Returns the pages that the fault has mapped, from the page table. */
+/* Returns the pages of 4 KiB that the fault has mapped, from the page table. */
 static __always_inline __u64 pages_mapped(const struct config *config, struct task_struct *task,
 					  __u64 address)
 {
 	__u64 here = (__u64)BPF_CORE_READ(task, mm, pgd);
 	__u32 shift = config->top_shift;
-	__u64 entry = 0;
+	__u32 bits = config->page_shift - 3;
+	__u64 one = 1ULL << (config->page_shift - 12);
+	__u64 entry = 0, index;
 
 	if (!config->page_offset || !here)
-		return 1;
+		return one;
 	for (int level = 0; level < 4; level++) {
-		if (bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(here + ((address >> shift) & 511) * 8)))
-			return 1;
-		if (!(entry & ENTRY_PRESENT) || shift < 21)
-			return 1;
+		index = (address >> shift) & ((1ULL << bits) - 1);
+		if (bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(here + index * 8)))
+			return one;
+		if (!(entry & ENTRY_PRESENT) || shift <= config->page_shift)
+			return one;
 		if (IS_LEAF(entry))
-			return PAGES_PER_HUGE_PAGE;
-		if (shift == 21)
-			return 1;
+			return 1ULL << (shift - 12);
+		if (shift == config->page_shift + bits)
+			return one;
 		here = config->page_offset + (entry & config->frame_mask);
-		shift -= 9;
+		shift -= bits;
 	}
-	return 1;
+	return one;
 }
 
 static long find_mapping(struct task_struct *task, struct vm_area_struct *vma,
 			 struct mapping *mapping)
 {
-	if (BPF_CORE_READ(vma, vm_file))
+	__u32 zero = 0;
+	struct config *config = bpf_map_lookup_elem(&configuration, &zero);
+
+	if (!config || BPF_CORE_READ(vma, vm_file))
 		return 0;
 	mapping->memory = (__u64)BPF_CORE_READ(vma, anon_vma);
 	mapping->start = BPF_CORE_READ(vma, vm_start);
 	mapping->end = BPF_CORE_READ(vma, vm_end);
-	mapping->origin = BPF_CORE_READ(vma, vm_pgoff) * PAGE;
+	mapping->origin = BPF_CORE_READ(vma, vm_pgoff) << config->page_shift;
 	return 0;
 }
 

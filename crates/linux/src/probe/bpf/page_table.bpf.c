@@ -23,6 +23,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define SLOT_PRESENT 0x001ULL
 #define SLOT_ACCESSED 0x002ULL
 #define SLOT_HUGE_2M 0x004ULL
+#define SLOT_LARGER 0x008ULL /* with HUGE_2M: the leaf is larger, and this is a part of 2 MiB of it */
 #define SLOT_UNREADABLE 0x010ULL
 #define SLOT_PROTNONE 0x020ULL
 #define SLOT_SWAPPED 0x040ULL /* not present, but not empty: swapped out or migrating */
@@ -43,15 +44,23 @@ struct control {
 	__u64 frame_mask;  /* address bits of an entry */
 	__u64 absent;      /* with PRESENT clear: PROT_NONE, also by NUMA balancing */
 	__u32 nr_slots;    /* slots in use */
-	__u32 top_shift;   /* 30 with 3 levels, 39 with 4, 48 with 5 */
-	__u32 table_shift; /* copy_tables: level of the tables: 12, 21 or 30 */
+	__u32 top_shift;   /* of 4 KiB pages: 30 with 3 levels, 39 with 4, 48 with 5 */
+	__u32 table_shift; /* copy_tables: level of the tables; of 4 KiB pages: 12, 21 or 30 */
 	__u32 found;       /* locate: found the target with an address space */
 	__u32 gone;        /* walk, copy_tables: the target has exited or called exec */
 	__u32 notified;    /* walk: has MMU notifiers, so secondary page tables exist (KVM) */
 	__u64 total_vm;    /* walk: pages mapped */
 	__u64 map_count;   /* walk: mappings */
 	__u64 locked_vm;   /* walk: pages that are locked, or pinned and charged to the target */
+	__u32 page_shift;  /* 12, 14 or 16 */
+	__u32 chunk;       /* copy_tables: neighbouring entries of a table to copy, a power of two */
 };
+
+/* Each level but the top one resolves this many bits of an address. */
+#define LEVEL_BITS(c) ((c)->page_shift - 3)
+#define INDEX(c, address, shift) (((address) >> (shift)) & ((1ULL << LEVEL_BITS(c)) - 1))
+/* Level of huge pages. */
+#define BLOCK_SHIFT(c) ((c)->page_shift + LEVEL_BITS(c))
 
 /* A mapping whose pages cannot be reclaimed: mirrored in ../unreclaimable.rs. */
 struct unreclaimable {
@@ -99,6 +108,17 @@ static __always_inline __u64 describe(const struct control *c, __u64 entry, __u6
 	return frame | flags;
 }
 
+/* Converts a leaf above the lowest level. */
+static __always_inline __u64 describe_leaf(const struct control *c, __u64 entry, __u64 address, __u32 shift)
+{
+	if (shift == 21)
+		return describe(c, entry, SLOT_HUGE_2M);
+	if (shift > BLOCK_SHIFT(c))
+		return describe(c, entry, SLOT_HUGE_1G);
+	return describe(c, entry, SLOT_HUGE_2M | SLOT_LARGER) +
+	       (address & ((1ULL << shift) - 1) & ~0x1fffffULL);
+}
+
 /*
  * Descends from the top level to the table whose entries map 1 << stop bytes each, and writes its
  * address to *table. Returns SLOT_TABLE, or the slot's value if it meets a leaf or an empty entry first.
@@ -115,18 +135,18 @@ static __always_inline __u64 descend(const struct control *c, __u64 address, __u
 	for (int level = 0; level < 5; level++) {
 		if (shift <= stop)
 			break;
-		*at = here + ((address >> shift) & 511) * 8;
+		*at = here + INDEX(c, address, shift) * 8;
 		if (bpf_probe_read_kernel(&e, sizeof(e), (void *)*at))
 			return SLOT_UNREADABLE;
 		if (!(e & ENTRY_PRESENT)) {
-			if (shift == 21 && (e & c->absent) && IS_LEAF(e))
-				return describe(c, e, SLOT_HUGE_2M);
+			if (shift == BLOCK_SHIFT(c) && (e & c->absent) && IS_LEAF(e))
+				return describe_leaf(c, e, address, shift);
 			return e ? SLOT_SWAPPED : 0;
 		}
-		if (IS_LEAF(e) && shift <= 30)
-			return describe(c, e, shift == 30 ? SLOT_HUGE_1G : SLOT_HUGE_2M);
+		if (IS_LEAF(e) && shift <= BLOCK_SHIFT(c) + LEVEL_BITS(c))
+			return describe_leaf(c, e, address, shift);
 		here = c->page_offset + (e & c->frame_mask);
-		shift -= 9;
+		shift -= LEVEL_BITS(c);
 	}
 	*table = here;
 	*entry = e;
@@ -150,13 +170,13 @@ static long walk_one(__u32 i, void *unused)
 		return 1;
 	address = *slot & ~0xfffULL;
 	bytes = ((*slot & (PAGES_PER_RUN - 1)) + 1) * 8;
-	first = (address >> 12) & 511;
+	first = INDEX(c, address, c->page_shift);
 #ifdef CONTIGUOUS
 	/* The access flag may stand in any entry of the group. */
 	first &= ~(CONTIGUOUS - 1);
 	bytes = CONTIGUOUS * 8;
 #endif
-	said = descend(c, address, 12, &table, &entry, &at);
+	said = descend(c, address, c->page_shift, &table, &entry, &at);
 	if (said == SLOT_TABLE && bpf_probe_read_kernel(run, bytes, (void *)(table + first * 8)))
 		said = SLOT_UNREADABLE;
 	*slot = said;
@@ -168,13 +188,16 @@ static long copy_one(__u32 i, void *unused)
 	__u64 *slot = bpf_map_lookup_elem(&slots, &i);
 	struct table *copy = bpf_map_lookup_elem(&tables, &i);
 	struct control *c = get_control();
-	__u64 table = 0, entry = 0, again = 0, at, said;
+	__u64 table = 0, entry = 0, again = 0, at, said, first;
+	__u32 bytes;
 
 	if (!slot || !copy || !c)
 		return 1;
+	bytes = (((c->chunk - 1) & 511) + 1) * 8;
+	first = INDEX(c, *slot, c->table_shift) & ~((__u64)c->chunk - 1);
 	said = descend(c, *slot, c->table_shift, &table, &entry, &at);
 	if (said == SLOT_TABLE) {
-		if (bpf_probe_read_kernel(copy, sizeof(*copy), (void *)table))
+		if (bpf_probe_read_kernel(copy, bytes, (void *)(table + first * 8)))
 			said = SLOT_UNREADABLE;
 		else if (at && (bpf_probe_read_kernel(&again, sizeof(again), (void *)at) ||
 				((again ^ entry) & c->frame_mask)))
@@ -206,21 +229,24 @@ static long look_for_zeros(__u32 i, void *unused)
 	if (!slot || !chunk || !c)
 		return 1;
 	address = *slot & ~0xfffULL;
-	said = descend(c, address, 12, &table, &entry, &at);
+	said = descend(c, address, c->page_shift, &table, &entry, &at);
 	if (said == SLOT_TABLE) {
 		said = SLOT_UNREADABLE;
-		if (!bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(table + ((address >> 12) & 511) * 8)))
+		at = table + INDEX(c, address, c->page_shift) * 8;
+		if (!bpf_probe_read_kernel(&entry, sizeof(entry), (void *)at))
 			said = entry & (ENTRY_PRESENT | c->absent) ? describe(c, entry, 0) : 0;
 	}
 	if (!(said & SLOT_PRESENT) || (said & SLOT_SPECIAL)) {
 		*slot = said;
 		return 0;
 	}
-	from = c->page_offset + (said & c->frame_mask & ~0xfffULL);
+	from = c->page_offset + (said & ~0xfffULL);
 	if (said & SLOT_HUGE_2M)
 		from += address & 0x1ff000ULL;
-	if (said & SLOT_HUGE_1G)
+	else if (said & SLOT_HUGE_1G)
 		from += address & 0x3ffff000ULL;
+	else
+		from += address & ((1ULL << c->page_shift) - 1);
 	for (int part = 0; part < CHUNKS_PER_PAGE; part++) {
 		__u64 all = 0;
 
