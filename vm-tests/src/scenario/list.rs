@@ -87,7 +87,7 @@ macro_rules! scenario_tests {
                 "records stairs: four regions hot one after the other"
             truth_family = kernel_damon_truth::alone
                 [on_6_12 ("takes half an hour"), on_6_1_arm64 ("takes half an hour"), on_6_12_arm64 ("takes half an hour")]:
-                "the default monitor on twelve programs of the generated family, on one and two nodes: precision and recall of 0.95"
+                "the default monitor on twelve programs of the generated family, on one and two nodes: precision and recall"
             kernel_damon_truth = kernel_damon_truth::run [on_6_12 ("takes an hour")]:
                 "kernel DAMON, --faithful and the default at equal CPU on programs of the generated family"
             tiering = tiering::run [on_6_1 ("takes minutes"), on_6_12 ("takes minutes")]:

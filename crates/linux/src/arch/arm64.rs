@@ -225,6 +225,27 @@ mod tests {
         assert_eq!(accessed, wanted);
     }
 
+    /// A huge page of 16 KiB pages is one of 32 MiB; 128 of these map a block, and are contiguous if any is marked so.
+    #[test]
+    fn levels_and_blocks_follow_from_the_size_of_pages() {
+        let of = |page_shift, top_shift| TableFormat {
+            page_shift,
+            top_shift,
+            frame_mask: ((1 << 50) - 1) & !((1 << page_shift) - 1),
+            absent: ABSENT_NEW,
+        };
+        let facts = |format: TableFormat| (format.levels(), format.block_shift(), user_end(format));
+        assert_eq!(facts(of(12, 39)), (4, 21, 1 << 48));
+        assert_eq!(facts(of(14, 36)), (3, 25, 1 << 47));
+        assert_eq!(facts(of(14, 47)), (4, 25, 1 << 52));
+        assert_eq!(facts(of(16, 29)), (2, 29, 1 << 42));
+        let format = of(14, 36);
+        let mut entries = [FRAME & !0x3fff | VALID | TABLE | CONTIGUOUS_HINT; 128];
+        entries[100] |= ACCESS_FLAG;
+        canonical_all(&mut entries, format);
+        assert!(entries.iter().all(|entry| entry & entry::ACCESSED != 0));
+    }
+
     #[test]
     fn swap_types_are_where_the_kernel_keeps_them() {
         let of_type = |number: u64| number << entry::SWAP_TYPE_SHIFT | 1 << 12;

@@ -592,4 +592,30 @@ mod tests {
         assert_eq!(cut(0x1f_e000, 4), [(0x1f_e000, 2), (0x20_0000, 2)]);
         assert_eq!(cut(0, 20), [(0, 16), (0x1_0000, 4)]);
     }
+
+    #[test]
+    fn parts_of_a_larger_page_have_its_bits_and_neighbouring_frames() {
+        let format = TableFormat {
+            page_shift: 14,
+            top_shift: 36,
+            frame_mask: ((1 << 50) - 1) & !0x3fff,
+            absent: entry::ABSENT,
+        };
+        let accessed = 0x1234_4000 | entry::PRESENT | entry::ACCESSED;
+        let hidden = !0x1234_8000 & format.frame_mask | entry::ABSENT;
+        let mut entries = [0; ENTRIES_PER_TABLE];
+        entries[1..3].copy_from_slice(&[accessed, hidden]);
+        spread(&mut entries, format);
+        let table = TableCopy {
+            entries: &entries,
+            format,
+        };
+        let frames: Vec<Option<u64>> = (3..13).map(|page| table.frame(page)).collect();
+        let mut wanted = vec![None; 10];
+        for at in 0..8 {
+            wanted[1 + at] = Some(0x1_2344 + at as u64);
+        }
+        assert_eq!(frames, wanted);
+        assert!((4..8).all(|page| table.leaf(page).is_accessed()));
+    }
 }

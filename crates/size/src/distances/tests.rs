@@ -135,6 +135,28 @@ fn idle_pages_of_another_target_take_no_place() {
     assert_eq!(distances.all.likely(520).least_for(1.0, costs), 20);
 }
 
+/// Another process touches 400 pages once: the program keeps its 20 meanwhile.
+#[test]
+fn what_one_interval_alone_uses_does_not_have_to_fit() {
+    let pages: Vec<usize> = (0..400).collect();
+    let mut distances = Distances::default();
+    for number in 0..60 {
+        let touched = if number == 30 { &pages[..] } else { &[] };
+        let other = PageSnapshot {
+            target: TargetId(1),
+            ..scan(number, &pages, touched)
+        };
+        distances.scan(&other, |_| BlockFacts::default());
+        let own = scan(number, &pages[..20], &pages[..20]);
+        distances.scan(&own, |_| BlockFacts::default());
+    }
+    settle(&mut distances);
+    let likely = distances.all.likely(420).beyond(40);
+    let greatest = distances.all.greatest.beyond(40);
+    assert_eq!([likely[2], greatest[2]], [0.0, 1.0], "{likely:?}");
+    assert!((300.0..410.0).contains(&likely[0]), "{likely:?}");
+}
+
 #[test]
 fn a_buffer_that_is_freed_before_it_is_seen_again_has_to_fit() {
     let all: Vec<usize> = (0..300).collect();

