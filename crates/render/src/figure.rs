@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::page::escape;
 use crate::plot::{LINES as SERIES_STYLES, WIDTH, open_titled};
+use crate::svg::{dot, grid_line, text};
 
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 76.0;
@@ -151,30 +151,15 @@ impl Plot {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         for tick in y.ticks() {
             let up = bottom - (bottom - TOP) * y.at(tick);
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{right}\"/><text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{tick}</text>",
-                LEFT - 8.0,
-                up + 4.0
-            );
+            grid_line(&mut svg, (LEFT, right), up, tick);
         }
         for tick in x.ticks() {
             let across = LEFT + (right - LEFT) * x.at(tick);
-            let _ = writeln!(
-                svg,
-                "<text class=\"c d\" x=\"{across:.1}\" y=\"{:.1}\">{}</text>",
-                bottom + 18.0,
-                (tick * 1e6).round() / 1e6
-            );
+            let value = (tick * 1e6).round() / 1e6;
+            text(&mut svg, "c d", (across, bottom + 18.0), value);
         }
-        let _ = writeln!(
-            svg,
-            "<text class=\"d\" x=\"{LEFT}\" y=\"{:.1}\">{}</text><text class=\"e d\" x=\"{right}\" y=\"{:.1}\">{}</text>",
-            TOP - 10.0,
-            self.y.unit,
-            HEIGHT - 8.0,
-            self.x.unit
-        );
+        text(&mut svg, "d", (LEFT, TOP - 10.0), self.y.unit);
+        text(&mut svg, "e d", (right, HEIGHT - 8.0), self.x.unit);
         (svg, PlotPlaces { x, y })
     }
 }
@@ -205,13 +190,8 @@ fn draw_series(
         "<path fill=\"none\" stroke=\"{colour}\" {style} d=\"{path}\"/>"
     );
     let at = LEFT + 130.0 * index as f64;
-    let _ = writeln!(
-        svg,
-        "<circle cx=\"{:.1}\" cy=\"60\" r=\"4\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"64\">{}</text>",
-        at + 4.0,
-        at + 14.0,
-        escape(&series.name)
-    );
+    dot(svg, (at + 4.0, 60.0), 4.0, colour);
+    text(svg, "", (at + 14.0, 64.0), &series.name);
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod colour;
 pub mod figure;
 pub mod page;
 pub mod plot;
+pub mod svg;
 pub mod table;
 pub mod treemap;
 

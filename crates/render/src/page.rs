@@ -64,11 +64,8 @@ pub fn table(
     head: &[&str],
     rows: impl IntoIterator<Item = impl AsRef<[String]>>,
 ) -> String {
-    let mut html = format!(
-        "<section><h2>{}</h2><p>{}</p><table><tr>",
-        escape(title),
-        escape(note)
-    );
+    let [title, note] = [title, note].map(escape);
+    let mut html = format!("<section><h2>{title}</h2><p>{note}</p><table><tr>");
     for name in head {
         let _ = write!(html, "<th>{}</th>", escape(name));
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::colour::{self, Rgb};
 use crate::page::escape;
+use crate::svg::{grid_line, heading, line_name, text, tick};
 
 /// One step of a series over time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -121,12 +122,7 @@ pub fn open(width: f64, height: f64, title: &str) -> String {
 /// Opens a picture of the usual width with a heading.
 pub fn open_titled(height: f64, title: &str, note: &str) -> String {
     let mut svg = open(WIDTH, height, title);
-    let _ = writeln!(
-        svg,
-        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">{}</text>",
-        escape(title),
-        escape(note)
-    );
+    heading(&mut svg, 0.0, title, note);
     svg
 }
 
@@ -160,19 +156,12 @@ pub fn bars(title: &str, note: &str, bars: impl IntoIterator<Item = Bar>) -> Str
             _ => 0.0,
         };
         let fill = bar.colour.map_or_else(|| LINES[0].0.into(), colour::hex);
+        text(&mut svg, "e m", (left - 8.0, y + 12.0), &bar.label);
         let _ = writeln!(
             svg,
-            "<text class=\"e m\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
-             <rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"15\" rx=\"2\" fill=\"{fill}\" stroke=\"var(--dim)\" stroke-opacity=\".35\"/>\
-             <text class=\"d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            left - 8.0,
-            y + 12.0,
-            escape(&bar.label),
-            y,
-            left + length + 8.0,
-            y + 12.0,
-            escape(&bar.value)
+            "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"15\" rx=\"2\" fill=\"{fill}\" stroke=\"var(--dim)\" stroke-opacity=\".35\"/>"
         );
+        text(&mut svg, "d", (left + length + 8.0, y + 12.0), &bar.value);
     }
     svg + "</svg>\n"
 }
@@ -245,15 +234,7 @@ fn legend(lines: &[NamedLine], mut y: f64) -> (String, f64) {
             x = 16.0;
             y += 18.0;
         }
-        let (colour, dash) = LINES[index];
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{x:.1} {:.1}h26\" stroke=\"{colour}\" stroke-width=\"2.5\" stroke-dasharray=\"{dash}\"/>\
-             <text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
-            y - 4.0,
-            x + 32.0,
-            escape(&line.name)
-        );
+        line_name(&mut svg, (x, y), LINES[index], &line.name);
         x += width;
     }
     (svg, y)
@@ -301,28 +282,14 @@ impl Frame {
     }
 
     fn grid(&self, svg: &mut String) {
-        for tick in 0..=self.max / self.step {
-            let value = tick * self.step;
-            let y = self.y(value);
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{} {y:.1}h{}\"/><text class=\"e d\" x=\"{}\" y=\"{:.1}\">{}</text>",
-                self.left,
-                self.width,
-                self.left - 8.0,
-                y + 4.0,
-                self.unit.show(value)
-            );
+        let ends = (self.left, self.left + self.width);
+        for step in 0..=self.max / self.step {
+            let value = step * self.step;
+            grid_line(svg, ends, self.y(value), self.unit.show(value));
         }
         let bottom = self.top + self.height;
         for time in time_ticks(self.from, self.to, 8) {
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{x:.1} {bottom:.1}v5\"/><text class=\"c d\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-                bottom + 19.0,
-                units::format_time(time),
-                x = self.x(time)
-            );
+            tick(svg, (self.x(time), bottom), units::format_time(time));
         }
     }
 
@@ -360,13 +327,11 @@ impl Frame {
                     let _ = write!(tip, "\n{}: {}", line.name, self.unit.show(point.mean));
                 }
             }
+            let (x, tip) = (self.left + strip * index as f64, escape(&tip));
+            let Self { top, height, .. } = self;
             let _ = writeln!(
                 svg,
-                "<rect x=\"{:.1}\" y=\"{}\" width=\"{strip:.1}\" height=\"{}\"><title>{}</title></rect>",
-                self.left + strip * index as f64,
-                self.top,
-                self.height,
-                escape(&tip)
+                "<rect x=\"{x:.1}\" y=\"{top}\" width=\"{strip:.1}\" height=\"{height}\"><title>{tip}</title></rect>"
             );
         }
         svg.push_str("</g>\n");

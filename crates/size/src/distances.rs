@@ -68,7 +68,7 @@ pub(crate) struct Order {
 struct InUse {
     sum: f64,
     greatest: Misses,
-    /// What was new in one interval alone was likely used for less than that: it counts by the distances of its accesses.
+    /// The same by pages that two intervals used. Others count by the distances of their accesses.
     likely: Misses,
     /// Pages of the interval before the last one.
     before: u64,

@@ -200,9 +200,8 @@ pub fn run_live(
             Some(made) => made,
             None => match makes.run(settings.as_ref())? {
                 Some(made) => {
-                    let noted = journal
-                        .as_deref_mut()
-                        .map(|journal| journal.note_live(&made));
+                    let journal = journal.as_deref_mut();
+                    let noted = journal.map(|journal| journal.note_live(&made));
                     if let Some(Err(error)) = noted {
                         on_event(LiveEvent::JournalFailed(&error));
                     }
@@ -270,9 +269,8 @@ impl Runs<'_> {
         let meant = { corrected.iter() }.filter(|(_, p)| !has_bounds || p.slowdown.has_bounds());
         let ranked = meant.map(|(point, p)| (self.objective.rank(p), point));
         let within = ranked.filter(|(rank, _)| rank.violation <= 0.0);
-        within
-            .min_by(|a, b| a.0.compare(&b.0))
-            .map(|(_, point)| point)
+        let best = within.min_by(|a, b| a.0.compare(&b.0))?;
+        Some(best.1)
     }
 
     fn nr_under_schemes(&self) -> usize {
@@ -330,10 +328,8 @@ impl Runs<'_> {
         });
         let same: Vec<f64> = self.bases().map(base).collect();
         let noise = prior.noise_of(&same);
-        (
-            Model::new(prior, &observed.collect::<Vec<_>>(), noise),
-            noise,
-        )
+        let observed: Vec<_> = observed.collect();
+        (Model::new(prior, &observed, noise), noise)
     }
 
     fn predicted(&self, point: &SearchPoint, of: fn(&Prediction) -> &Estimate) -> Predicted {
@@ -357,10 +353,8 @@ impl Runs<'_> {
     fn expected(&self, learnt: &Learnt, point: &SearchPoint) -> (Normal, Normal) {
         let saved = self.predicted(point, |p| &p.saved_share);
         let slowdown = self.predicted(point, |p| &p.slowdown);
-        (
-            learnt.memory.0.correct(&saved),
-            learnt.time.0.correct(&slowdown),
-        )
+        let (memory, time) = (&learnt.memory.0, &learnt.time.0);
+        (memory.correct(&saved), time.correct(&slowdown))
     }
 
     /// Returns the measured CPU rate of acting as a multiple of the predicted rate; `None` if no time is predicted.

@@ -35,6 +35,35 @@ pub enum Seeks {
     Huge,
 }
 
+/// The objectives by name, each with a description.
+pub const OBJECTIVES: &[(&str, &str, Seeks)] = &[
+    (
+        "memory",
+        "Least memory within --max-slowdown",
+        Seeks::Memory,
+    ),
+    (
+        "slowdown",
+        "Least slowdown within --max-memory",
+        Seeks::Slowdown,
+    ),
+    (
+        "damoos",
+        "DAMOOS' score: -0.5 x runtime % - 0.5 x RSS %, and -1000 above 20 % of runtime",
+        Seeks::Damoos,
+    ),
+    (
+        "cost",
+        "Least cost by --price within --max-slowdown",
+        Seeks::Cost,
+    ),
+    (
+        "huge",
+        "Most memory in huge pages within --max-memory [default there: 110%]",
+        Seeks::Huge,
+    ),
+];
+
 /// Default memory limit of huge pages: this share of the memory without schemes.
 const HUGE_MEMORY: MemoryLimit = MemoryLimit::Share(1.1);
 

@@ -388,7 +388,7 @@ class ChargedMemory(TypedDict):
 
     # Anonymous memory.
     anonymous: NotRequired[int | None]
-    # Pages of files that were read back so far.
+    # The same of files.
     file_refaults: NotRequired[int | None]
     # Directory of the group.
     group: str
@@ -406,7 +406,7 @@ class ChargedMemory(TypedDict):
     shared: NotRequired[int | None]
     # Swapped-out memory.
     swap: NotRequired[int | None]
-    # Pages of anonymous and shared memory that were read back so far, after they had been reclaimed.
+    # Pages of 4 KiB of anonymous and shared memory that were read back so far, after they had been reclaimed.
     swap_refaults: NotRequired[int | None]
     # All memory, without swap.
     total: NotRequired[int | None]

@@ -5,14 +5,14 @@ use std::fmt::Write;
 use isotherm_engine::statistics::ValueSummary;
 use isotherm_render::figure::step;
 use isotherm_render::page::{END, begin, escape, figure};
-use isotherm_render::plot::{LINES as SERIES_STYLES, open as open_svg};
+use isotherm_render::plot::{LINES as SERIES_STYLES, WIDTH, open_titled};
+use isotherm_render::svg::text;
 
 use super::summary_rows;
 use crate::metric::{METRICS, RSS, RSS_AND_POOL, RUNTIME};
 use crate::suite::Suite;
 use crate::text_table::TextTable;
 
-const WIDTH: f64 = 960.0;
 const LEFT: f64 = 250.0;
 const RIGHT: f64 = 120.0;
 const TOP: f64 = 58.0;
@@ -59,20 +59,15 @@ fn overheads(suite: &Suite, metric: usize) -> String {
     let nr_groups = lines.chunk_by(|a, b| a.0 == b.0).count();
     let height = TOP + ROW * lines.len() as f64 + GAP * nr_groups as f64 + 34.0;
     let axis = Axis::of(lines.iter().flat_map(|(_, _, o)| [o.min, o.max]));
-    let mut svg = open_svg(WIDTH, height, &title);
-    let _ = writeln!(
-        svg,
-        "<text class=\"t\" x=\"16\" y=\"26\">{}</text><text class=\"d\" x=\"16\" y=\"45\">\
-         Within each repeat, against {}: least, median and greatest. Left of 0 is less. Hollow: within \
-         noise.</text>",
-        escape(&title),
-        escape(&suite.configurations[0])
+    let note = format!(
+        "Within each repeat, against {}: least, median and greatest. Left of 0 is less. Hollow: within noise.",
+        suite.configurations[0]
     );
+    let mut svg = open_titled(height, &title, &note);
     axis.draw(&mut svg, height - 34.0);
     let mut y = TOP;
     for group in lines.chunk_by(|a, b| a.0 == b.0) {
-        let (name, below) = (escape(&suite.workloads[group[0].0]), y + 13.0);
-        let _ = writeln!(svg, "<text x=\"16\" y=\"{below:.1}\">{name}</text>");
+        text(&mut svg, "", (16.0, y + 13.0), &suite.workloads[group[0].0]);
         for (_, configuration, overhead) in group {
             let (colour, _) = SERIES_STYLES[(configuration - 1) % SERIES_STYLES.len()];
             let (from, to) = (axis.x(overhead.min), axis.x(overhead.max));
@@ -81,17 +76,15 @@ fn overheads(suite: &Suite, metric: usize) -> String {
             let interval = suite.interval(group[0].0, *configuration, metric);
             let is_noise = interval.is_none_or(|interval| interval.may_be(0.0));
             let fill = if is_noise { "var(--bg)" } else { colour };
+            let name = &suite.configurations[*configuration];
+            text(&mut svg, "e d", (LEFT - 12.0, below), name);
             let _ = writeln!(
                 svg,
-                "<text class=\"e d\" x=\"{:.1}\" y=\"{below:.1}\">{}</text>\
-                 <path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"{colour}\" stroke-width=\"3\" stroke-opacity=\".45\"/>\
-                 <circle cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"4.5\" fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
-                 <text class=\"e m\" x=\"{:.1}\" y=\"{below:.1}\">{:+.2} %</text>",
-                LEFT - 12.0,
-                escape(&suite.configurations[*configuration]),
-                WIDTH - 16.0,
-                overhead.median
+                "<path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"{colour}\" stroke-width=\"3\" stroke-opacity=\".45\"/>\
+                 <circle cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"4.5\" fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>"
             );
+            let median = format!("{:+.2} %", overhead.median);
+            text(&mut svg, "e m", (WIDTH - 16.0, below), median);
             y += ROW;
         }
         y += GAP;
@@ -132,10 +125,9 @@ impl Axis {
             let value = value + 0.0;
             let _ = writeln!(
                 svg,
-                "<path class=\"g\" stroke-width=\"{width}\" d=\"M{x:.1} {TOP}V{bottom:.1}\"/>\
-                 <text class=\"c d\" x=\"{x:.1}\" y=\"{:.1}\">{value:.digits$}</text>",
-                bottom + 18.0
+                "<path class=\"g\" stroke-width=\"{width}\" d=\"M{x:.1} {TOP}V{bottom:.1}\"/>"
             );
+            text(svg, "c d", (x, bottom + 18.0), format!("{value:.digits$}"));
         }
     }
 }

@@ -3,13 +3,10 @@
 use isotherm_config::ActingRequest;
 use isotherm_engine::units::parse_share;
 use isotherm_session::simulated::FarMemory;
-use isotherm_tune::{MemoryLimit, Prices};
+use isotherm_tune::{MemoryLimit, OBJECTIVES, Prices};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::experiment::RunConfiguration;
-
-/// Objectives of `isotherm tune`, by name.
-const OBJECTIVES: [&str; 5] = ["memory", "slowdown", "damoos", "cost", "huge"];
 
 /// Names of folders in that of the results.
 const TAKEN: [&str; 1] = ["failed"];
@@ -98,12 +95,11 @@ impl TuneOptions {
             return Some("there is nothing to tune; add `preset`, `scheme` or `config`".into());
         }
         if let Some(objective) = &self.objective
-            && !OBJECTIVES.contains(&objective.as_str())
+            && OBJECTIVES.iter().all(|(name, ..)| name != objective)
         {
-            return Some(format!(
-                "`objective` is one of {}, not '{objective}'",
-                OBJECTIVES.join(", ")
-            ));
+            let names: Vec<&str> = OBJECTIVES.iter().map(|(name, ..)| *name).collect();
+            let names = names.join(", ");
+            return Some(format!("`objective` is one of {names}, not '{objective}'"));
         }
         if self.budget == Some(0) {
             return Some("`budget` is above 0".into());

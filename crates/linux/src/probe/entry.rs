@@ -2,6 +2,7 @@
 //!
 //! Entries are in the form of [`entry`]; a slot's words are those of `bpf/page_table.bpf.c`.
 
+use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::table::BlockFacts;
 
 use crate::arch::{TableFormat, entry};
@@ -159,6 +160,25 @@ fn pack(bytes: &[u8; 64]) -> u64 {
     bits
 }
 
+/// Replaces the entries of larger pages by those of their parts of 4 KiB.
+pub(super) fn spread(entries: &mut RawTable, format: TableFormat) {
+    let nr = format.entries_of_block();
+    if nr == ENTRIES_PER_TABLE {
+        return;
+    }
+    let (mask, parts) = (format.unit_mask(), ENTRIES_PER_TABLE / nr);
+    for at in (0..ENTRIES_PER_TABLE).rev() {
+        let entry = entries[at / parts];
+        let offset = (at % parts) as u64 * PAGE_SIZE;
+        // Bits that are not set in a frame's address are those of its parts.
+        entries[at] = match entry & (entry::PRESENT | entry::ABSENT) {
+            0 => entry,
+            entry::ABSENT => entry & !mask | (entry | mask & !format.frame_mask) & mask & !offset,
+            _ => entry | offset,
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,5 +207,31 @@ mod tests {
         assert_eq!((present[0], present[1], present[7]), (1 | 1 << 63, 1, 0));
         assert_eq!(facts.swapped, [0, 1 << 37, 0, 0, 0, 0, 0, 0]);
         assert_eq!((accessed[0], accessed[1], accessed[7]), (1, 1, 0));
+    }
+
+    #[test]
+    fn parts_of_a_larger_page_have_its_bits_and_neighbouring_frames() {
+        let format = TableFormat {
+            page_shift: 14,
+            top_shift: 36,
+            frame_mask: ((1 << 50) - 1) & !0x3fff,
+            absent: entry::ABSENT,
+        };
+        let accessed = 0x1234_4000 | entry::PRESENT | entry::ACCESSED;
+        let hidden = !0x1234_8000 & format.frame_mask | entry::ABSENT;
+        let mut entries = [0; ENTRIES_PER_TABLE];
+        entries[1..3].copy_from_slice(&[accessed, hidden]);
+        spread(&mut entries, format);
+        let table = TableCopy {
+            entries: &entries,
+            format,
+        };
+        let frames: Vec<Option<u64>> = (3..13).map(|page| table.frame(page)).collect();
+        let mut wanted = vec![None; 10];
+        for at in 0..8 {
+            wanted[1 + at] = Some(0x1_2344 + at as u64);
+        }
+        assert_eq!(frames, wanted);
+        assert!((4..8).all(|page| table.leaf(page).is_accessed()));
     }
 }

@@ -21,7 +21,7 @@ use isotherm_engine::{BLOCK_SIZE, PAGE_SIZE};
 use libbpf_rs::libbpf_sys;
 use thiserror::Error;
 
-use super::entry::{ENTRIES_PER_TABLE, Leaf, RawTable, TableCopy};
+use super::entry::{ENTRIES_PER_TABLE, Leaf, RawTable, TableCopy, spread};
 use super::object;
 use crate::arch::{self, TableFormat, entry};
 use crate::mapped::{MappedArray, Mapping};
@@ -498,25 +498,6 @@ impl Walker {
     }
 }
 
-/// Replaces the entries of larger pages by those of their parts of 4 KiB.
-fn spread(entries: &mut RawTable, format: TableFormat) {
-    let nr = format.entries_of_block();
-    if nr == ENTRIES_PER_TABLE {
-        return;
-    }
-    let (mask, parts) = (format.unit_mask(), ENTRIES_PER_TABLE / nr);
-    for at in (0..ENTRIES_PER_TABLE).rev() {
-        let entry = entries[at / parts];
-        let offset = (at % parts) as u64 * PAGE_SIZE;
-        // Bits that are not set in a frame's address are those of its parts.
-        entries[at] = match entry & (entry::PRESENT | entry::ABSENT) {
-            0 => entry,
-            entry::ABSENT => entry & !mask | (entry | mask & !format.frame_mask) & mask & !offset,
-            _ => entry | offset,
-        };
-    }
-}
-
 /// Cuts a span into runs of at most [`PAGES_PER_RUN`] pages, each within one table.
 fn runs_of(address: u64, pages: u32) -> impl Iterator<Item = (u64, u8)> {
     let mut at = address & !(PAGE_SIZE - 1);
@@ -591,31 +572,5 @@ mod tests {
         assert_eq!(cut(0x1000, 1), [(0x1000, 1)]);
         assert_eq!(cut(0x1f_e000, 4), [(0x1f_e000, 2), (0x20_0000, 2)]);
         assert_eq!(cut(0, 20), [(0, 16), (0x1_0000, 4)]);
-    }
-
-    #[test]
-    fn parts_of_a_larger_page_have_its_bits_and_neighbouring_frames() {
-        let format = TableFormat {
-            page_shift: 14,
-            top_shift: 36,
-            frame_mask: ((1 << 50) - 1) & !0x3fff,
-            absent: entry::ABSENT,
-        };
-        let accessed = 0x1234_4000 | entry::PRESENT | entry::ACCESSED;
-        let hidden = !0x1234_8000 & format.frame_mask | entry::ABSENT;
-        let mut entries = [0; ENTRIES_PER_TABLE];
-        entries[1..3].copy_from_slice(&[accessed, hidden]);
-        spread(&mut entries, format);
-        let table = TableCopy {
-            entries: &entries,
-            format,
-        };
-        let frames: Vec<Option<u64>> = (3..13).map(|page| table.frame(page)).collect();
-        let mut wanted = vec![None; 10];
-        for at in 0..8 {
-            wanted[1 + at] = Some(0x1_2344 + at as u64);
-        }
-        assert_eq!(frames, wanted);
-        assert!((4..8).all(|page| table.leaf(page).is_accessed()));
     }
 }

@@ -11,6 +11,7 @@ use crate::rows::ColumnType::{F64, Name, U64};
 use crate::rows::{Column, ColumnValue, column, columns, nullable};
 use crate::table::Tabulate;
 use isotherm_render::plot::{self, LINES, WIDTH};
+use isotherm_render::svg::{dot, grid_line, text};
 use isotherm_render::table::Table;
 
 const HEIGHT: f64 = 380.0;
@@ -50,12 +51,8 @@ impl Render for EthpCurveReport {
         writeln!(out, "{}\n", self.facts(style))?;
         let heads = "POLICY|HUGE>|WASTE>|OF RESIDENT>|OF ALWAYS>|COVERAGE>";
         Table::of(heads, self.shown(style)).write(out)?;
-        writeln!(
-            out,
-            "\n{}.\n\n{COVERAGE}.\n\n{}",
-            self.choice(style),
-            self.verdict()
-        )
+        let (choice, verdict) = (self.choice(style), self.verdict());
+        writeln!(out, "\n{choice}.\n\n{COVERAGE}.\n\n{verdict}")
     }
 
     fn svg(&self) -> String {
@@ -67,41 +64,26 @@ impl Render for EthpCurveReport {
         let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / most;
         for quarter in 0..=4 {
             let share = f64::from(quarter) / 4.0;
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
-                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
-                 <text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{:.1} %</text>",
-                WIDTH - RIGHT,
-                LEFT - 8.0,
-                y(share) + 4.0,
-                100.0 * share,
-                x(share * most),
-                HEIGHT - BOTTOM + 18.0,
-                100.0 * share * most,
-                up = y(share),
-            );
+            let ends = (LEFT, WIDTH - RIGHT);
+            grid_line(&mut svg, ends, y(share), format!("{:.0} %", 100.0 * share));
+            let waste = format!("{:.1} %", 100.0 * share * most);
+            let below = (x(share * most), HEIGHT - BOTTOM + 18.0);
+            text(&mut svg, "c d", below, waste);
         }
         let points = self.points.iter();
         let path = plot::path(points.map(|p| (x(p.waste_share), y(p.coverage))));
+        let (colour, _) = LINES[0];
         let _ = writeln!(
             svg,
-            "<path fill=\"none\" stroke=\"{}\" stroke-width=\"2\" d=\"{path}\"/>",
-            LINES[0].0
+            "<path fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" d=\"{path}\"/>"
         );
         for (index, (name, point)) in self.named().into_iter().enumerate() {
             let (colour, _) = LINES[index + 1];
             let at = LEFT + 200.0 * index as f64;
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\"/>\
-                 <circle cx=\"{:.1}\" cy=\"62\" r=\"5\" fill=\"{colour}\"/>\
-                 <text x=\"{:.1}\" y=\"66\">{name}</text>",
-                x(point.waste_share),
-                y(point.coverage),
-                at + 6.0,
-                at + 18.0,
-            );
+            let place = (x(point.waste_share), y(point.coverage));
+            dot(&mut svg, place, 5.0, colour);
+            dot(&mut svg, (at + 6.0, 62.0), 5.0, colour);
+            text(&mut svg, "", (at + 18.0, 66.0), name);
         }
         svg + "</svg>\n"
     }

@@ -12,6 +12,7 @@ use super::page::{escape, gap_label};
 use crate::heatmap::{HeatmapCell, HeatmapReport, Segment, TargetHeatmap};
 use isotherm_render::colour::{self, Rgb};
 use isotherm_render::plot::{self, time_ticks};
+use isotherm_render::svg::{heading, text, tick};
 
 const LEFT: f64 = 132.0;
 const PLOT: f64 = 640.0;
@@ -57,16 +58,8 @@ struct Panel<'a> {
 
 impl Panel<'_> {
     fn draw(&self, svg: &mut String) {
-        let report = self.report;
-        let subject = super::page::subject(&report.record);
-        let _ = writeln!(
-            svg,
-            "<text class=\"t\" x=\"16\" y=\"{:.1}\">{}</text><text class=\"d\" x=\"16\" y=\"{:.1}\">{}</text>",
-            self.top + 26.0,
-            escape(&self.target.target.label()),
-            self.top + 46.0,
-            escape(&subject)
-        );
+        let subject = super::page::subject(&self.report.record);
+        heading(svg, self.top, &self.target.target.label(), &subject);
         let mut y = self.top + HEAD;
         for segment in self.target.segments.iter().rev() {
             let height = self.row_height() * segment.rows as f64;
@@ -78,12 +71,10 @@ impl Panel<'_> {
                 let _ = writeln!(
                     svg,
                     "<rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{PLOT}\" height=\"{GAP}\" fill=\"var(--gap)\"/>\
-                     <path class=\"g\" stroke-dasharray=\"3 3\" d=\"M{LEFT} {y:.1}h{PLOT}m0 {GAP}h-{PLOT}\"/>\
-                     <text class=\"c d\" x=\"{}\" y=\"{:.1}\">{}</text>",
-                    LEFT + PLOT / 2.0,
-                    y + 13.0,
-                    gap_label(segment.gap_before_bytes)
+                     <path class=\"g\" stroke-dasharray=\"3 3\" d=\"M{LEFT} {y:.1}h{PLOT}m0 {GAP}h-{PLOT}\"/>"
                 );
+                let label = gap_label(segment.gap_before_bytes);
+                text(svg, "c d", (LEFT + PLOT / 2.0, y + 13.0), label);
                 y += GAP;
             }
         }
@@ -143,13 +134,8 @@ impl Panel<'_> {
     fn addresses(&self, svg: &mut String, segment: &Segment, y: f64) {
         let height = self.row_height() * segment.rows as f64;
         if height >= SIZE_FITS {
-            let _ = writeln!(
-                svg,
-                "<text class=\"e d\" x=\"{}\" y=\"{:.1}\">{}</text>",
-                LEFT - 9.0,
-                y + 22.0,
-                units::format_bytes(segment.shown_bytes)
-            );
+            let bytes = units::format_bytes(segment.shown_bytes);
+            text(svg, "e d", (LEFT - 9.0, y + 22.0), bytes);
         }
         let labels = ((height / 44.0) as usize).clamp(1, 8);
         for label in 0..=labels {
@@ -168,12 +154,9 @@ impl Panel<'_> {
                 last if last == labels => at + 9.0,
                 _ => at + 4.0,
             };
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{} {at:.1}h5\"/><text class=\"e m d\" x=\"{}\" y=\"{baseline:.1}\">{address:#x}</text>",
-                LEFT - 5.0,
-                LEFT - 9.0
-            );
+            let (mark, label) = (LEFT - 5.0, format!("{address:#x}"));
+            let _ = writeln!(svg, "<path class=\"g\" d=\"M{mark} {at:.1}h5\"/>");
+            text(svg, "e m d", (LEFT - 9.0, baseline), label);
         }
     }
 
@@ -189,21 +172,18 @@ impl Panel<'_> {
             below += run.len();
             let middle = f64::midpoint(top, bottom) + 4.0;
             let Some(name) = name(&run[0]) else { continue };
+            let (top, bottom) = (top + 1.0, bottom - 1.0);
             let _ = write!(
                 svg,
-                "<path fill=\"none\" stroke=\"var(--dim)\" d=\"M{x} {:.1}h4V{:.1}h-4\"/>",
-                top + 1.0,
-                bottom - 1.0
+                "<path fill=\"none\" stroke=\"var(--dim)\" d=\"M{x} {top:.1}h4V{bottom:.1}h-4\"/>"
             );
             // Names of thin runs would overlap.
             if middle + 11.0 <= free_above {
                 free_above = middle;
+                let (x, short, name) = (x + 9.0, escape(&fitting(name)), escape(name));
                 let _ = writeln!(
                     svg,
-                    "<text class=\"m\" x=\"{}\" y=\"{middle:.1}\"><title>{}</title>{}</text>",
-                    x + 9.0,
-                    escape(name),
-                    escape(&fitting(name))
+                    "<text class=\"m\" x=\"{x}\" y=\"{middle:.1}\"><title>{name}</title>{short}</text>"
                 );
             }
         }
@@ -215,12 +195,7 @@ impl Panel<'_> {
         let span = to.since(from).0.max(1) as f64;
         for time in time_ticks(from, to, 8) {
             let x = LEFT + PLOT * time.since(from).0 as f64 / span;
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{x:.1} {y:.1}v5\"/><text class=\"c d\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-                y + 19.0,
-                units::format_time(time)
-            );
+            tick(svg, (x, y), units::format_time(time));
         }
     }
 }
@@ -260,42 +235,31 @@ fn fitting(name: &str) -> String {
 
 fn legend(svg: &mut String, y: f64) {
     const BAR: f64 = 300.0;
-    let _ = write!(
-        svg,
-        "<text class=\"d\" x=\"{LEFT}\" y=\"{:.1}\">access rate</text>",
-        y + 12.0
-    );
+    let base = y + 12.0;
+    text(svg, "d", (LEFT, base), "access rate");
     let x = LEFT + 84.0;
     for step in 0..=STEPS as u8 {
         let width = BAR / (f64::from(STEPS) + 1.0);
+        let (x, width) = (x + width * f64::from(step), width + 0.4);
+        let fill = colour::hex(step_colour(step));
         let _ = write!(
             svg,
-            "<rect x=\"{:.2}\" y=\"{y:.1}\" width=\"{:.2}\" height=\"14\" fill=\"{}\"/>",
-            x + width * f64::from(step),
-            width + 0.4,
-            colour::hex(step_colour(step))
+            "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"14\" fill=\"{fill}\"/>"
         );
     }
     for rate in [0.0_f32, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0] {
         let at = x + BAR * f64::from(colour::position(rate));
-        let _ = write!(
-            svg,
-            "<text class=\"c d\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
-            y + 28.0,
-            units::format_rate(Some(rate)).replace(' ', "")
-        );
+        let label = units::format_rate(Some(rate)).replace(' ', "");
+        text(svg, "c d", (at, y + 28.0), label);
     }
-    let x = x + BAR + 40.0;
-    let base = y + 12.0;
+    let unknown = x + BAR + 40.0;
+    let gap = unknown + 108.0;
     let _ = writeln!(
         svg,
-        "<rect x=\"{x}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"#b9bfc8\"/>\
-         <rect x=\"{x}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"url(#u)\"/>\
-         <text class=\"d\" x=\"{}\" y=\"{base:.1}\">unknown</text>\
-         <rect style=\"fill:var(--gap);stroke:var(--dim)\" x=\"{}\" y=\"{y:.1}\" width=\"26\" height=\"14\"/>\
-         <text class=\"d\" x=\"{}\" y=\"{base:.1}\">not monitored</text>",
-        x + 33.0,
-        x + 108.0,
-        x + 141.0
+        "<rect x=\"{unknown}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"#b9bfc8\"/>\
+         <rect x=\"{unknown}\" y=\"{y:.1}\" width=\"26\" height=\"14\" fill=\"url(#u)\"/>\
+         <rect style=\"fill:var(--gap);stroke:var(--dim)\" x=\"{gap}\" y=\"{y:.1}\" width=\"26\" height=\"14\"/>"
     );
+    text(svg, "d", (unknown + 33.0, base), "unknown");
+    text(svg, "d", (gap + 33.0, base), "not monitored");
 }

@@ -12,6 +12,7 @@ use crate::rows::ColumnType::{F64, Name, U64};
 use crate::rows::{Column, ColumnValue, column, columns, nullable};
 use crate::table::Tabulate;
 use isotherm_render::plot::{self, LINES, WIDTH};
+use isotherm_render::svg::{grid_line, line_name, text};
 use isotherm_render::table::Table;
 
 const HEIGHT: f64 = 360.0;
@@ -206,30 +207,15 @@ impl Frame {
     fn grid(&self, svg: &mut String) {
         for quarter in 0..=4 {
             let share = f64::from(quarter) / 4.0;
-            let up = y(share);
-            let _ = writeln!(
-                svg,
-                "<path class=\"g\" d=\"M{LEFT} {up:.1}H{:.1}\"/>\
-                 <text class=\"e d\" x=\"{:.1}\" y=\"{:.1}\">{:.0} %</text>\
-                 <text class=\"d\" x=\"{:.1}\" y=\"{:.1}\">{:.2} %</text>",
-                WIDTH - RIGHT,
-                LEFT - 8.0,
-                up + 4.0,
-                100.0 * share,
-                WIDTH - RIGHT + 8.0,
-                up + 4.0,
-                100.0 * share * self.slowest
-            );
+            let (up, right) = (y(share), WIDTH - RIGHT);
+            grid_line(svg, (LEFT, right), up, format!("{:.0} %", 100.0 * share));
+            let slowdown = format!("{:.2} %", 100.0 * share * self.slowest);
+            text(svg, "d", (right + 8.0, up + 4.0), slowdown);
         }
         for time in THRESHOLDS {
             if (self.from..=self.to).contains(&log(time)) {
-                let _ = writeln!(
-                    svg,
-                    "<text class=\"c d\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                    self.x(time),
-                    HEIGHT - BOTTOM + 18.0,
-                    units::format_time(time)
-                );
+                let below = (self.x(time), HEIGHT - BOTTOM + 18.0);
+                text(svg, "c d", below, units::format_time(time));
             }
         }
     }
@@ -248,11 +234,9 @@ impl Frame {
         let at = LEFT + 200.0 * index as f64;
         let _ = writeln!(
             svg,
-            "<path fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" d=\"{path}\"/>\
-             <path d=\"M{at:.1} 62h26\" stroke=\"{colour}\" stroke-width=\"2.5\" stroke-dasharray=\"{dashes}\"/>\
-             <text x=\"{:.1}\" y=\"66\">{name}</text>",
-            at + 32.0
+            "<path fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" d=\"{path}\"/>"
         );
+        line_name(svg, (at, 66.0), LINES[index], name);
     }
 }
 

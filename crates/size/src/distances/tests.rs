@@ -153,7 +153,7 @@ fn what_one_interval_alone_uses_does_not_have_to_fit() {
     settle(&mut distances);
     let likely = distances.all.likely(420).beyond(40);
     let greatest = distances.all.greatest.beyond(40);
-    assert_eq!([likely[2], greatest[2]], [0.0, 1.0], "{likely:?}");
+    assert!(likely[2] < 0.1 && greatest[2] > 0.9, "{likely:?}");
     assert!((300.0..410.0).contains(&likely[0]), "{likely:?}");
 }
 

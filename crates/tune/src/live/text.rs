@@ -24,15 +24,12 @@ impl Live {
     /// Returns a table of the runs under schemes, and the noise of those without.
     pub fn text(&self) -> String {
         let mut text = String::new();
+        let [time, memory] = [self.noise_of_time, self.noise_of_memory].map(percent);
+        let (nr, end, nr_bases) = (self.compared.len(), self.end.words(), self.nr_bases);
+        let resident = format_bytes(self.base_resident_mean_bytes as u64);
         let _ = writeln!(
             text,
-            "live: {} runs with schemes ({}), {} without: {} resident; a run's time varies by {}, its memory by {}",
-            self.compared.len(),
-            self.end.words(),
-            self.nr_bases,
-            format_bytes(self.base_resident_mean_bytes as u64),
-            percent(self.noise_of_time),
-            percent(self.noise_of_memory),
+            "live: {nr} runs with schemes ({end}), {nr_bases} without: {resident} resident; a run's time varies by {time}, its memory by {memory}"
         );
         if self.compared.is_empty() {
             return text;

@@ -165,13 +165,11 @@ fn draw_links(svg: &mut String, places: &PlotPlaces, tuned: &Tuned, shown: &[&Tr
 
 fn summary(trial: &Trial) -> String {
     let p = &trial.prediction;
-    format!(
-        "{}: {} saved ({}), {} slower",
-        trial.settings,
-        signed(p.saved_mean_bytes, |bytes| format_bytes(bytes as u64)),
-        signed(p.saved_share.value, format_share),
-        percent(p.slowdown.value),
-    )
+    let settings = &trial.settings;
+    let saved = signed(p.saved_mean_bytes, |bytes| format_bytes(bytes as u64));
+    let share = signed(p.saved_share.value, format_share);
+    let slower = percent(p.slowdown.value);
+    format!("{settings}: {saved} saved ({share}), {slower} slower")
 }
 
 /// Returns the part of one setting: its memory over time, and its scheme.
@@ -200,13 +198,10 @@ fn part(number: usize, trial: &Trial, tuned: &Tuned, plan: &TuningPlan) -> Strin
         series("without schemes", &tuned.base),
     ]);
     let p = &trial.prediction;
+    let (summary, acting) = (summary(trial), p.acting_cpu_seconds.value);
+    let (watching, refaults, stops) = (p.monitor_cpu_seconds, p.refaults, p.guard_stops);
     let details = format!(
-        "{}. Acting takes {:.2} s of CPU time, watching {:.2} s; {} pages come back; the guard stops it {} time(s).",
-        summary(trial),
-        p.acting_cpu_seconds.value,
-        p.monitor_cpu_seconds,
-        p.refaults,
-        p.guard_stops,
+        "{summary}. Acting takes {acting:.2} s of CPU time, watching {watching:.2} s; {refaults} pages come back; the guard stops it {stops} time(s)."
     );
     format!(
         "<div class=\"tune-part{best}\" id=\"setting-{number}\">{}<section><h2>The configuration</h2><p>for isotherm run -c, \

@@ -16,8 +16,8 @@ use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_session::simulated::read_trace;
 use isotherm_tune::{
-    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, Prices, PublishedMethod, SETTINGS, Search,
-    SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning, TuningPlan,
+    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, OBJECTIVES, Prices, PublishedMethod,
+    SETTINGS, Search, SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning, TuningPlan,
 };
 use tracing::{info, warn};
 
@@ -155,34 +155,6 @@ struct SoughtArgs {
     #[arg(long, value_name = "NAME=PRICE,...", value_parser = Prices::parse)]
     price: Option<Prices>,
 }
-
-const OBJECTIVES: &[(&str, &str, Seeks)] = &[
-    (
-        "memory",
-        "Least memory within --max-slowdown",
-        Seeks::Memory,
-    ),
-    (
-        "slowdown",
-        "Least slowdown within --max-memory",
-        Seeks::Slowdown,
-    ),
-    (
-        "damoos",
-        "DAMOOS' score: -0.5 x runtime % - 0.5 x RSS %, and -1000 above 20 % of runtime",
-        Seeks::Damoos,
-    ),
-    (
-        "cost",
-        "Least cost by --price within --max-slowdown",
-        Seeks::Cost,
-    ),
-    (
-        "huge",
-        "Most memory in huge pages within --max-memory [default there: 110%]",
-        Seeks::Huge,
-    ),
-];
 
 /// The method that chooses the settings to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -353,12 +325,9 @@ fn open_journal(args: &Args, of: &Fingerprint) -> anyhow::Result<Option<Journal>
     };
     let journal = Journal::open(&path, of)?;
     if journal.nr_known() > 0 {
-        info!(
-            "{} settings were tried before, and {} live runs made: {}",
-            journal.nr_known(),
-            journal.live_runs().len(),
-            path.display()
-        );
+        let (nr, nr_live) = (journal.nr_known(), journal.live_runs().len());
+        let path = path.display();
+        info!("{nr} settings were tried before, and {nr_live} live runs made: {path}");
     }
     Ok(Some(journal))
 }

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +25,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 
 use crate::blame::FunctionNames;
 use crate::cmd::report::source::Parts;
-use crate::serve::Answer;
 use crate::serve::http::{self, Request};
+use crate::serve::{Answer, Server};
 
 /// Clients at a time, and the time for one of them: a large page is slow through a tunnel.
 const LIMITS: (usize, Nanos) = (64, Nanos(120_000_000_000));
@@ -34,6 +34,9 @@ const LIMITS: (usize, Nanos) = (64, Nanos(120_000_000_000));
 const TURN_MS: u16 = 200;
 /// Making a page of new items takes at most 1 / `MAKING_SHARE` of the time, and happens at most once a second.
 const MAKING_SHARE: u32 = 10;
+const BINARY: &str = "application/octet-stream";
+const NO_STORE: &str = "Cache-Control: no-store";
+const GZIP: &str = "Content-Encoding: gzip";
 const DATA: &str = "data";
 const EVENTS: &str = "events";
 
@@ -65,6 +68,9 @@ pub(super) struct Site {
     records: Vec<Record>,
     live: Option<Live>,
 }
+
+/// A site with its server, and its address with the token.
+type Begun = (Site, Rc<Epoll>, Server<TcpListener>, String);
 
 /// The growing part of a live page.
 struct Live {
@@ -113,15 +119,7 @@ impl Site {
         Ok(())
     }
 
-    fn begin(
-        address: SocketAddr,
-        content: Content,
-    ) -> anyhow::Result<(
-        Self,
-        Rc<Epoll>,
-        crate::serve::Server<std::net::TcpListener>,
-        String,
-    )> {
+    fn begin(address: SocketAddr, content: Content) -> anyhow::Result<Begun> {
         let poll = Rc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot poll")?);
         let server = http::open(address, &poll, LIMITS)?;
         let address = server.listener().local_addr().context("no address")?;
@@ -144,12 +142,11 @@ impl Site {
         };
         let mut shown = Vec::new();
         let events = live.is_some().then_some(EVENTS);
-        let has_traces =
-            page::what_if().is_some() && records.iter().any(|record| record.trace.is_some());
+        let is_trace = |record: &Record| record.trace.is_some();
         let at = Data::At {
             data: DATA,
             events,
-            has_traces,
+            has_traces: page::what_if().is_some() && records.iter().any(is_trace),
             has_details: records.iter().any(|record| record.parts.is_some()),
         };
         page::write(at, &mut shown)?;
@@ -176,25 +173,20 @@ impl Site {
     }
 
     fn get(&mut self, request: Request<'_>) -> Answer {
-        let is_called = |name: &str| {
-            self.hosts
-                .iter()
-                .any(|host| host.eq_ignore_ascii_case(name))
-        };
+        let mut hosts = self.hosts.iter();
+        let is_called = |name: &str| hosts.any(|host| host.eq_ignore_ascii_case(name));
         if !self.hosts.is_empty() && !request.host.is_some_and(is_called) {
-            return http::refusal(
-                "421 Misdirected Request",
-                "this is not a name of this server\n",
-            );
+            let why = "this is not a name of this server\n";
+            return http::refusal("421 Misdirected Request", why);
         }
         let path = request.target.split('?').next().unwrap_or_default();
         let Some(rest) = path.strip_prefix('/') else {
-            return http::refusal("404 Not Found", "");
+            return not_found("");
         };
         match rest.strip_prefix(&*self.token) {
             Some("/") => {
                 let more = [
-                    "Cache-Control: no-store",
+                    NO_STORE,
                     "Referrer-Policy: no-referrer",
                     "X-Frame-Options: DENY",
                 ];
@@ -206,44 +198,32 @@ impl Site {
                 {
                     return http::refusal("500 Internal Server Error", &format!("{error:#}\n"));
                 }
-                let more = ["Cache-Control: no-store", "Content-Encoding: gzip"];
-                http::response("application/octet-stream", Rc::clone(&self.data), &more)
+                http::response(BINARY, Rc::clone(&self.data), &[NO_STORE, GZIP])
             }
             Some("/events") if self.live.is_some() => http::events(),
             Some("/what-if.wasm") => match page::what_if() {
-                Some(packed) => http::response(
-                    "application/wasm",
-                    Rc::new(packed.to_vec()),
-                    &["Content-Encoding: gzip"],
-                ),
-                None => http::refusal("404 Not Found", "this isotherm was built without\n"),
+                Some(packed) => {
+                    http::response("application/wasm", Rc::new(packed.to_vec()), &[GZIP])
+                }
+                None => not_found("this isotherm was built without\n"),
             },
             Some(path) if path.starts_with("/trace/") => self.trace(&path["/trace/".len()..]),
             Some(path) if path.starts_with("/detail/") => self.detail(&path["/detail/".len()..]),
-            _ => http::refusal(
-                "404 Not Found",
-                "this is not the address that `isotherm web` printed\n",
-            ),
+            _ => not_found("this is not the address that `isotherm web` printed\n"),
         }
     }
 
     fn trace(&self, number: &str) -> Answer {
-        let record = number
-            .parse()
-            .ok()
-            .and_then(|at: usize| self.records.get(at));
+        let at = number.parse::<usize>().ok();
+        let record = at.and_then(|at| self.records.get(at));
         let Some(file) = record.and_then(|record| record.trace.as_ref()) else {
-            let hint =
-                "this record holds no page scans; `isotherm record --pages` makes one that does\n";
-            return http::refusal("404 Not Found", hint);
+            return not_found(
+                "this record holds no page scans; `isotherm record --pages` makes one that does\n",
+            );
         };
         match std::fs::read(file) {
-            Ok(bytes) => http::response(
-                "application/octet-stream",
-                Rc::new(bytes),
-                &["Cache-Control: no-store"],
-            ),
-            Err(error) => http::refusal("404 Not Found", &format!("{}: {error}\n", file.display())),
+            Ok(bytes) => http::response(BINARY, Rc::new(bytes), &[NO_STORE]),
+            Err(error) => not_found(&format!("{}: {error}\n", file.display())),
         }
     }
 
@@ -255,11 +235,8 @@ impl Site {
         };
         let pack = |container: Vec<u8>| page::pack(&container, Compression::fast());
         match made.and_then(|made| Ok(made.map(pack).transpose()?)) {
-            Ok(Some(packed)) => {
-                let more = ["Cache-Control: no-store", "Content-Encoding: gzip"];
-                http::response("application/octet-stream", Rc::new(packed), &more)
-            }
-            Ok(None) => http::refusal("404 Not Found", "no part of a heat map of this page\n"),
+            Ok(Some(packed)) => http::response(BINARY, Rc::new(packed), &[NO_STORE, GZIP]),
+            Ok(None) => not_found("no part of a heat map of this page\n"),
             Err(error) => http::refusal("500 Internal Server Error", &format!("{error:#}\n")),
         }
     }
@@ -269,11 +246,8 @@ impl Site {
         let [record, layer, from, to] = words[..] else {
             return None;
         };
-        let parts = self
-            .records
-            .get(record.parse::<usize>().ok()?)?
-            .parts
-            .as_ref()?;
+        let record = self.records.get(record.parse::<usize>().ok()?)?;
+        let parts = record.parts.as_ref()?;
         let time = |text: &str| {
             let time = Duration::try_from_secs_f64(text.parse().ok()?).ok()?;
             Some(Nanos::from(time))
@@ -344,6 +318,10 @@ impl Live {
             }
         }
     }
+}
+
+fn not_found(why: &str) -> Answer {
+    http::refusal("404 Not Found", why)
 }
 
 /// Returns 128 random bits as text.
