@@ -12,12 +12,12 @@
 //! The least is of intervals that go to and fro: the last page of one is the first of the next.
 //!
 //! A scan shows one access in an interval where there may be millions. If a limit does not hold the pages that were
-//! used in two intervals after each other, all of that time counts as lost, but no more refaults than a program makes that
-//! takes a microsecond of CPU time from one to the next; at most ten times as many. So a daemon that only looks around
-//! once a second loses little.
+//! used in two intervals after each other, all of that time counts as lost. Pages that others use in one of the intervals
+//! alone are left out, but for the bound. A program makes at most one refault in a microsecond of its CPU time, by the
+//! bound ten. So a daemon that only looks around once a second loses little.
 //!
 //! A likely distance is spread evenly up to the greatest. The more pages of one scan return together, the nearer to the
-//! greatest it begins: a sweep goes through them in the same order. If a page was last accessed before the record, its
+//! greatest it begins. No more are read back than by a sweep in random order (`Spreads::add_returned`). If a page was last accessed before the record, its
 //! distance is only known to be greater than the memory used since (it is censored). It is distributed like the greater
 //! distances that were seen. Without any, it lies between the last of these and all memory.
 //!
