@@ -17,9 +17,9 @@
 //! bound ten. So a daemon that only looks around once a second loses little.
 //!
 //! A likely distance is spread evenly up to the greatest. The more pages of one scan return together, the nearer to the
-//! greatest it begins. No more are read back than by a sweep in random order (`Spreads::add_returned`). If a page was last accessed before the record, its
-//! distance is only known to be greater than the memory used since (it is censored). It is distributed like the greater
-//! distances that were seen. Without any, it lies between the last of these and all memory.
+//! greatest it begins. No more are read back than by a sweep in random order (`Spreads::add_returned`). If a page was last
+//! accessed before the record, its distance is only known to be greater than the memory used since (it is censored). It is
+//! distributed like the greater distances that were seen. Without any, it lies between the last of these and all memory.
 //!
 //! A process that ends before its fifth scan does not show which memory it uses again: all of it has to fit. So do pages
 //! that appear and are freed between two scans of a process, and memory of processes that no scan sees.
