@@ -188,7 +188,8 @@ impl Process {
     }
 
     /// Advises the kernel about `ranges` and continues after those that it refuses. `outcomes` receives one entry for
-    /// each range. Ranges are widened to whole pages of the kernel. Fails only if the process is gone or may not be advised at all.
+    /// each range. Ranges are widened to whole pages of the kernel. Fails only if the process is gone or may
+    /// not be advised at all.
     pub fn advise(
         &self,
         ranges: &[AddressRange],

@@ -72,22 +72,35 @@ struct InUse {
     likely: Misses,
     /// Pages of the interval before the last one.
     before: u64,
-    /// Pages of the last interval, those that it had in common with the one before it, and its seconds.
-    last: (u64, u64, f64),
+    last: Interval,
+}
+
+/// Memory in use of a target between two of its scans.
+#[derive(Clone, Copy, Debug, Default)]
+struct Interval {
+    pages: u64,
+    /// Those of them that the interval before used, too, or that were freed in this one.
+    common: u64,
+    seconds: f64,
 }
 
 impl InUse {
-    fn add(&mut self, pages: u64, common: u64, seconds: f64) {
-        self.sum += seconds;
-        self.greatest.add(pages, [0.0, 0.0, seconds]);
-        self.add_last(pages);
-        self.before = self.last.0;
-        self.last = (pages, common, seconds);
+    fn add(&mut self, interval: Interval) {
+        self.sum += interval.seconds;
+        self.greatest
+            .add(interval.pages, [0.0, 0.0, interval.seconds]);
+        self.add_last(interval.pages);
+        self.before = self.last.pages;
+        self.last = interval;
     }
 
     /// Counts the last interval, as it is known what the `next` one uses.
     fn add_last(&mut self, next: u64) {
-        let (pages, common, seconds) = self.last;
+        let Interval {
+            pages,
+            common,
+            seconds,
+        } = self.last;
         if seconds > 0.0 {
             let likely = common.max(pages.min(self.before.max(next)));
             self.likely.add(likely, [0.0, 0.0, seconds]);
@@ -196,7 +209,11 @@ impl Order {
         if again + freed > 0 {
             let newer = self.newer_than(before, self.last_seen.len(), nr_first);
             let in_use = self.in_use.entry(target).or_default();
-            in_use.add(newer + again + freed, again + freed, seconds);
+            in_use.add(Interval {
+                pages: newer + again + freed,
+                common: again + freed,
+                seconds,
+            });
         }
     }
 
@@ -210,7 +227,7 @@ impl Order {
     /// takes `cost`.
     fn settle(&mut self, cpu_s: &BTreeMap<TargetId, f64>, cost: Nanos) {
         for (target, mut in_use) in std::mem::take(&mut self.in_use) {
-            in_use.add_last(in_use.last.0);
+            in_use.add_last(in_use.last.pages);
             let most = |between: Nanos| {
                 let refaults_s = |cpu_s: f64| cpu_s / between.as_secs_f64() * cost.as_secs_f64();
                 let share = cpu_s

@@ -44,12 +44,20 @@ pub struct TriedGroup {
     /// Sums until the last look, and what they are made of.
     state: GroupState,
     last_look: Instant,
-    seen: BTreeMap<u32, (u64, Nanos, Nanos)>,
+    seen: BTreeMap<u32, Seen>,
     delays: Option<Delays>,
     psi_us: Option<u64>,
     file_cost: Nanos,
     file_refaults: u64,
     is_kept: bool,
+}
+
+/// Counters of a process at a look.
+#[derive(Clone, Copy)]
+struct Seen {
+    major_faults: u64,
+    waited: Nanos,
+    cpu: Nanos,
 }
 
 impl TriedGroup {
@@ -121,26 +129,30 @@ impl TriedGroup {
     }
 
     /// Returns the time that the group's processes waited for memory since the last look, their major faults, and
-    /// whether any process is left.
+    /// whether any process is left. Adds their CPU time to the sums.
     fn new_waits(&mut self) -> (Nanos, u64, bool) {
         let pids = cgroup::processes(&self.directory);
         let delay = |pid: u32| self.delays.as_ref()?.waited_for_memory(pid).ok();
         let seen = pids.into_iter().filter_map(|pid| {
             let process = Process::open(pid).ok()?;
             let progress = pressure::progress(&process)?;
-            let delay = delay(pid).unwrap_or_default();
-            Some((pid, (progress.major_faults, delay, progress.cpu)))
+            let seen = Seen {
+                major_faults: progress.major_faults,
+                waited: delay(pid).unwrap_or_default(),
+                cpu: progress.cpu,
+            };
+            Some((pid, seen))
         });
-        let seen: BTreeMap<u32, (u64, Nanos, Nanos)> = seen.collect();
+        let seen: BTreeMap<u32, Seen> = seen.collect();
         let (mut waited, mut nr_faults) = (Nanos(0), 0);
         for (pid, now) in &seen {
             let before = self.seen.get(pid).unwrap_or(now);
-            let faults = now.0.saturating_sub(before.0);
+            let faults = now.major_faults.saturating_sub(before.major_faults);
             let by_cost = Nanos(faults.saturating_mul(self.fault_cost.0));
             // Threads that began before delay accounting was on have no delays.
-            waited = waited + by_cost.max(now.1.since(before.1));
+            waited = waited + by_cost.max(now.waited.since(before.waited));
             nr_faults += faults;
-            self.state.cpu = self.state.cpu + now.2.since(before.2);
+            self.state.cpu = self.state.cpu + now.cpu.since(before.cpu);
         }
         let is_alive = !seen.is_empty();
         self.seen = seen;

@@ -149,7 +149,7 @@ impl Spreads {
         accesses: Lost,
     ) {
         const ENDS: [f64; 8] = [0.0, 0.016, 0.031, 0.062, 0.125, 0.25, 0.5, 1.0];
-        let width = greatest.saturating_sub(least) as f64;
+        let width = (greatest - least) as f64;
         // The share of accesses that are missed by memory that lacks this share of the width.
         let missed = |lacks: f64| {
             let swept = if lacks > 0.0 {

@@ -177,7 +177,8 @@ pub struct TriedLimit {
     pub nr_running: f64,
     /// Time over which this was measured, in seconds.
     pub seconds: f64,
-    /// Whether the loss stayed within the allowed share.
+    /// Whether the limit is enough: it was reached, the loss stayed within the allowed share, and the group did enough to
+    /// show it.
     pub fits: bool,
 }
 

@@ -3,10 +3,14 @@
 //! Approach: the group is limited to the estimate, and its loss is measured for some seconds, once it has settled. If
 //! it loses too much, the limit rises, first by a twentieth, until it fits. Else the limit falls, until it does not fit.
 //! Limits between the two follow, until they differ by a twentieth. A trial ends early once it has lost what it may lose
-//! in all of its time. A limit far below the usage is reached in steps: the kernel takes time to tell memory in use from
-//! idle memory, and would take both at once. After a limit that does not fit, the group gets its own limit until it has read back what it uses.
-//! Else these reads would count against the next limit. A group that does much less than while it was watched shows nothing:
-//! its trial lasts longer, and does not fit if that does not help. (Some programs stop at an error that memory is short.)
+//! in all of its time.
+//!
+//! A limit far below the usage is reached in steps: the kernel takes time to tell memory in use from idle memory, and
+//! would take both at once. After a limit that does not fit, the group gets its own limit until it has read back what it
+//! uses. Else these reads would count against the next limit.
+//!
+//! A group that does much less than while it was watched shows nothing. Its trial lasts longer, and the limit does not
+//! fit if that does not help. Some programs stop at an error that memory is short.
 //!
 //! Limits: a trial of seconds does not show what happens once a minute. A recovery ends after two quiet seconds, before
 //! memory returns that is used less often.

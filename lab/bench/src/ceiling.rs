@@ -1,6 +1,6 @@
 //! Is the budget a ceiling? The address spaces are expensive to monitor: many occupied blocks of 2 MiB, up to all of a
-//! TiB; many mappings; many processes. The bench reports the recorder's CPU time after its start (by the kernel's count), its peak memory,
-//! and the remaining interval.
+//! TiB; many mappings; many processes. The bench reports the recorder's CPU time after its start (by the kernel's count),
+//! its peak memory, and the remaining interval.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -67,8 +67,8 @@ print("ready", flush=True)
 while True: time.sleep(1)
 "#;
 
-/// Names, programs, and of [`BLOCKS`] the number of blocks, each how manieth is written, whether all of it is, and its
-/// advice: 14 is MADV_HUGEPAGE, 15 MADV_NOHUGEPAGE.
+/// Name, program, and the arguments of [`BLOCKS`]: number of blocks, step from one that is written to the next, whether a
+/// whole block is written, and advice (14: MADV_HUGEPAGE, 15: MADV_NOHUGEPAGE).
 const CASES: [(&str, &str, &str); 6] = [
     ("100,000 blocks", BLOCKS, "100000 1 0 15"),
     ("60,000 mappings", MAPPINGS, ""),

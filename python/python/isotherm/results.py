@@ -721,7 +721,7 @@ class SizedMemory(TypedDict):
 class TriedLimit(TypedDict):
     """A limit that was tried."""
 
-    # Whether the loss stayed within the allowed share.
+    # Whether the limit is enough: it was reached, the loss stayed within the allowed share, and the group did enough to show it.
     fits: bool
     # The limit of the control group.
     limit_bytes: int

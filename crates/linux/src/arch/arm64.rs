@@ -1,4 +1,5 @@
-//! arm64: Arm Architecture Reference Manual, D8.3; arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h and pgtable.h.
+//! arm64: Arm Architecture Reference Manual, D8.3; arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h and
+//! pgtable.h.
 //!
 //! Limits: physical addresses of 51 and 52 bits (of 49 and more with pages of 64 KiB), which lie elsewhere in an entry,
 //! are not read.

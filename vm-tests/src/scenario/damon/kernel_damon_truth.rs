@@ -105,7 +105,11 @@ pub(crate) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     heading(report, REPEATS);
     for case in CASES {
         let machine = || Vm::new(kernel).instruction_ns_log2(NS_LOG2);
-        judged(&machine, report, case, WITH_KERNEL_DAMON, REPEATS)?;
+        let rows = judged(&machine, report, case, WITH_KERNEL_DAMON, REPEATS)?;
+        for ((mode, _), rows) in WITH_KERNEL_DAMON.iter().zip(rows) {
+            let are_judged = rows.iter().all(|row| row.interval.is_some());
+            ensure!(are_judged, "{case}, {mode}: no snapshot can be judged");
+        }
     }
     Ok(())
 }
@@ -174,7 +178,7 @@ fn judged(
             journal.ready.case.traits()
         );
         for (at, rows) in rows.iter_mut().enumerate() {
-            rows.push(judge(&output, &journal, at, modes[at])?);
+            rows.push(judge(&output, &journal, at, modes[at].1)?);
         }
     }
     for (at, rows) in rows.iter().enumerate() {
@@ -198,12 +202,7 @@ fn journal(output: &VmOutput) -> Result<TouchJournal> {
         .map_err(|e| VmError::Wrong(format!("the journal: {e}")))
 }
 
-fn judge(
-    output: &VmOutput,
-    journal: &TouchJournal,
-    at: usize,
-    (mode, options): (&str, &str),
-) -> Result<Row> {
+fn judge(output: &VmOutput, journal: &TouchJournal, at: usize, options: &str) -> Result<Row> {
     let snapshots = workload::snapshots(output, &at.to_string())?;
     let share = output.text(&format!("{at}.share"))?;
     let is_physical = options.contains("--physical");
@@ -213,14 +212,6 @@ fn judge(
         judge_by(journal, journal, &snapshots)
     };
     row.cpu = share.trim().trim_end_matches('%').parse().ok();
-    let nr = snapshots.len();
-    let is_judged = row.interval.is_some();
-    // Some programs of the family touch next to nothing in 10 s.
-    let may_be_none = options == ALONE[0].1;
-    ensure!(
-        is_judged || may_be_none,
-        "{mode}: none of {nr} snapshots can be judged"
-    );
     Ok(row)
 }
 
