@@ -20,6 +20,10 @@ pub(crate) const UNSEEN_MIN: u64 = 1 << 20;
 /// for each.
 const KERNEL_OF_CACHE: f64 = 0.03;
 
+/// Time after which the kernel has written what was dirty before: `dirty_expire_centisecs` (30 s by default), a round
+/// of its flusher (5 s), and one of our scans (up to 10 s).
+const WRITTEN_BACK: Nanos = Nanos(45_000_000_000);
+
 /// A charge, and what scans saw when it was read.
 pub(crate) struct Charged<'a> {
     pub(crate) charge: &'a GroupCharge,
@@ -53,12 +57,49 @@ pub(crate) struct Charges {
     pub(crate) foreign: Option<u64>,
     /// Swap of the machine.
     pub(crate) swap: Option<u64>,
+    /// Unmapped page cache at the last scan of it.
+    cached: Option<CachedBytes>,
+    dirty: Dirty,
+}
+
+/// Dirty page cache over the scans of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Dirty {
+    first: Option<Nanos>,
+    least: u64,
+    /// Sum over the scans after [`WRITTEN_BACK`], and their number.
+    later: [u64; 2],
+}
+
+impl Dirty {
+    fn scan(&mut self, time: Nanos, bytes: u64) {
+        let is_first = self.first.is_none();
+        let first = *self.first.get_or_insert(time);
+        self.least = if is_first {
+            bytes
+        } else {
+            self.least.min(bytes)
+        };
+        if time.since(first) >= WRITTEN_BACK {
+            self.later = [self.later[0] + bytes, self.later[1] + 1];
+        }
+    }
+
+    /// Returns the dirty bytes without those of writes before the watch: the mean of later scans, or the least.
+    fn kept(self) -> u64 {
+        let [sum, nr] = self.later;
+        sum.checked_div(nr).unwrap_or(self.least)
+    }
 }
 
 impl Charges {
     /// Takes in facts of the machine.
     pub(crate) fn machine(&mut self, usage: &UsageSample) {
         self.swap = usage.system_swap.or(self.swap);
+        if let Some(cached) = usage.cached {
+            self.cached = Some(cached);
+            self.dirty.scan(usage.time, cached.dirty);
+        }
     }
 
     pub(crate) fn take(&mut self, now: &Charged<'_>, distances: &mut Distances) {
@@ -145,8 +186,10 @@ impl Charges {
     }
 
     /// Returns the part of unmapped page cache that is needed: the pages that were used again, the same share of those of
-    /// unknown age, and at least those that are not written yet.
-    pub(crate) fn needed(&self, cached: &CachedBytes) -> SizeEstimate {
+    /// unknown age, and at least half of what the group keeps dirty: under a limit the kernel writes it earlier, so between
+    /// nothing and all of it may be needed.
+    pub(crate) fn needed(&self) -> Option<SizeEstimate> {
+        let cached = self.cached.as_ref()?;
         let unknown = cached.ages.unknown;
         let known = cached.total().saturating_sub(unknown);
         let share = if known > 0 {
@@ -156,12 +199,13 @@ impl Charges {
         };
         let likely = cached.used_again + (unknown as f64 * share) as u64;
         let most = (cached.used_again + cached.used_once + unknown).min(cached.total());
-        SizeEstimate {
-            bytes: likely.min(most).max(cached.dirty),
+        let dirty = self.dirty.kept();
+        let needed = SizeEstimate {
+            bytes: likely.min(most).max(dirty / 2),
             low_bytes: cached.used_again.min(most),
-            high_bytes: most.max(cached.dirty),
-        }
-        .map(|bytes| bytes.min(self.unmapped.unwrap_or(bytes)))
+            high_bytes: most.max(cached.dirty).max(dirty),
+        };
+        Some(needed.map(|bytes| bytes.min(self.unmapped.unwrap_or(bytes))))
     }
 
     /// Returns the kernel memory and the unmapped page cache that are needed. Page scans do not cover them. Kernel memory

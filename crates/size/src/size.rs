@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use isotherm_engine::address::is_name_of_file;
 use isotherm_engine::calibration::{Calibration, Measured, SWAP_COST};
 use isotherm_engine::monitor::bits::{NONE, mask, or};
-use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::pages::PageSnapshot;
@@ -77,8 +76,6 @@ pub struct Size {
     /// seconds.
     page_seconds: [f64; 4],
     peaks: Peaks,
-    /// Unmapped page cache at the last scan of it.
-    cached: Option<CachedBytes>,
     charges: Charges,
     /// Whether all processes of a watched group are reported, with all of their memory.
     is_whole: bool,
@@ -119,7 +116,6 @@ impl Size {
             scanned: Nanos(0),
             page_seconds: [0.0; 4],
             peaks: Peaks::default(),
-            cached: None,
             charges: Charges::default(),
             names: BTreeSet::new(),
             cpu: BTreeMap::new(),
@@ -202,9 +198,6 @@ impl Size {
                 is_whole: self.is_whole,
             };
             self.charges.take(&charged, &mut self.distances);
-        }
-        if let Some(cached) = &usage.cached {
-            self.cached = Some(*cached);
         }
     }
 
@@ -455,7 +448,7 @@ impl Size {
             kernel_reclaimable_bytes: charges.kernel_reclaimable,
             unmapped_peak_bytes: charges.unmapped,
             unseen_peak_bytes: charges.unseen.map(|[unseen, _]| unseen),
-            unmapped_needed: { self.cached.as_ref() }.map(|cached| charges.needed(cached)),
+            unmapped_needed: charges.needed(),
             foreign_bytes: charges.foreign,
         }
     }

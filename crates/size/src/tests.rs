@@ -1,6 +1,7 @@
 //! Sizes of made-up records.
 
 use isotherm_engine::monitor::bits::{NONE, mask_of};
+use isotherm_engine::page_cache::CachedBytes;
 use isotherm_engine::{AddressRange, BLOCK_SIZE, GroupCharge, Nanos, PAGE_SIZE, TargetId};
 use isotherm_record::item::{Header, Item, Mapping, MappingChange, TargetStart, UsageSample};
 use isotherm_record::pages::{PageBlock, PageSnapshot};
@@ -85,6 +86,27 @@ fn a_loss_that_is_allowed_lowers_the_need() {
     // 20 refaults of 100 us a second are 0.2 %, without those that no interval ends.
     assert!(at(0.000_1) >= 495, "{}", at(0.000_1));
     assert!(at(0.01) < 110, "{}", at(0.01));
+}
+
+/// A bulk load before the watch: 4 MiB are dirty at first, and 1 MiB in the end, of which half is likely needed.
+#[test]
+fn page_cache_that_is_written_once_is_not_needed() {
+    let mut items = items("", |_| 0..0);
+    for (at, dirty) in [(20, 4 * MIB), (60, MIB)] {
+        let mut cached = CachedBytes {
+            dirty,
+            ..CachedBytes::default()
+        };
+        cached.ages.idle[0] = 5 * MIB;
+        items.push(Item::Usage(UsageSample {
+            time: second(at),
+            cached: Some(cached),
+            ..UsageSample::default()
+        }));
+    }
+    let needed = size(&items, SizeOptions::default()).memory.unmapped_needed;
+    let bounds = needed.map(|needed| (needed.bytes, needed.high_bytes));
+    assert_eq!(bounds, Some((MIB / 2, MIB)));
 }
 
 #[test]
