@@ -111,6 +111,9 @@ pub struct Conversion {
     pub left_out: LeftOut,
     /// Values that the input lacked, and the assumptions in their place.
     pub assumed: Vec<String>,
+    /// Numbers of different names that became numbers, by kind, in a record for publication.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub replaced: BTreeMap<&'static str, usize>,
 }
 
 /// Parts that the other format cannot hold.

@@ -21,6 +21,7 @@ pub mod parquet;
 #[path = "without_parquet.rs"]
 pub mod parquet;
 mod printable;
+pub mod publish;
 pub mod stacks;
 mod suggest;
 pub mod table;

@@ -27,6 +27,7 @@ use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use isotherm_record::convert::{Conversion, ConvertError, Format, LeftOut};
+use isotherm_record::publish::Publisher;
 use isotherm_record::{Reader, Truncation, Writer, damo, parquet};
 use isotherm_report::Truncated;
 use serde::Serialize;
@@ -58,6 +59,7 @@ Examples:
   isotherm convert --to parquet rec.isotherm - > rec.parquet
   isotherm convert --flat rec.parquet rec.isotherm
   isotherm convert --salvage damaged.isotherm whole.isotherm
+  isotherm convert --publish rec.isotherm public.isotherm
 
 Exit status: 0 converted (what the other format cannot hold is counted and said), 2 not converted,
 130 stopped by a signal.")]
@@ -81,6 +83,10 @@ pub(crate) struct Args {
     /// Convert what stands before the damage of a damaged record.
     #[arg(long)]
     salvage: bool,
+    /// Replace what identifies machine, programs and files by numbers, and leave stacks and notes out; from a record
+    /// to a record. Sizes, access patterns and times stay: a known program may be recognised by them.
+    #[arg(long, conflicts_with_all = ["flat", "from", "to"])]
+    publish: bool,
     #[command(flatten)]
     result: ResultArgs,
 }
@@ -139,10 +145,15 @@ fn convert(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
         to != Format::PerfScript,
         "perf_script can only be read, not written; `json` is what damo reads as well"
     );
+    ensure!(
+        !args.publish || (from, to) == (Format::Isotherm, Format::Isotherm),
+        "--publish writes a record of a record; convert {name} to .isotherm first, and the result afterwards"
+    );
     let output = Output::create(&args.input, out)?;
     let job = Job {
         folder: output.folder.clone(),
         salvages: args.salvage,
+        publishes: args.publish,
         stop,
     };
     let (conversion, ended) = job
@@ -182,6 +193,7 @@ struct Job<'a> {
     folder: PathBuf,
     /// Damage ends the record, and is no error.
     salvages: bool,
+    publishes: bool,
     stop: &'a AtomicBool,
 }
 
@@ -256,6 +268,7 @@ impl Job<'_> {
             record = record.salvage();
         }
         let conversion = match to {
+            Format::Isotherm if self.publishes => publish(&mut record, output)?,
             Format::Isotherm => rewrite(&mut record, output)?,
             Format::Parquet => parquet::export(&mut record, output)?,
             Format::Json | Format::PerfScript => {
@@ -282,6 +295,22 @@ fn rewrite(record: &mut Reader<impl Read>, output: impl Write) -> Result<Convers
         writer.write(&item)?;
     }
     writer.finish()?;
+    Ok(conversion)
+}
+
+/// Writes a record for publication.
+fn publish(record: &mut Reader<impl Read>, output: impl Write) -> Result<Conversion, ConvertError> {
+    let mut conversion = Conversion::default();
+    let mut publisher = Publisher::default();
+    let mut writer = Writer::create(output, &publisher.header(record.header()))?;
+    for item in record {
+        if let Some(item) = publisher.item(item?) {
+            conversion.count(&item);
+            writer.write(&item)?;
+        }
+    }
+    writer.finish()?;
+    publisher.tell(&mut conversion);
     Ok(conversion)
 }
 
@@ -326,6 +355,9 @@ fn report(
         )?;
     }
     tell_left_out(&mut out, left_out)?;
+    for (kind, nr) in &conversion.replaced {
+        writeln!(out, "replaced: {nr} names of kind {kind}")?;
+    }
     for assumed in &conversion.assumed {
         writeln!(out, "assumed: {assumed}")?;
     }
