@@ -25,7 +25,7 @@ use parts::{Started, group_of, ram, wanted};
 
 /// Starts the monitors of all contexts, combined into one.
 pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
-    if spec.world == World::Kernel {
+    if spec.world != World::Linux {
         return crate::kernel::start(spec, now);
     }
     if let [context] = &spec.contexts[..] {
@@ -248,6 +248,7 @@ fn settings_of(
     let method = match context.targets {
         TargetSpec::Simulated => "simulated",
         _ if spec.world == World::Kernel => "kernel DAMON",
+        _ if spec.world == World::Attached => "kernel DAMON of others",
         _ => context.monitor.name(),
     };
     let budget = context.monitor.cpu_budget();

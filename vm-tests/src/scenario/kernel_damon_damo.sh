@@ -51,6 +51,11 @@ echo $format >/out/format.txt
 damo_does record --snapshot 1s 8 --do_record access --output_type $format -o /out/damo.record
 damo_does report access --raw_number
 cp /tmp/damo.out /out/access.txt
+# Its kdamond can be listened to; that changes nothing.
+dump >/tmp/before
+isotherm damon record --duration 8s -o /out/listened.isotherm 2>/tmp/said || die "$(cat /tmp/said)"
+dump >/tmp/now
+same /tmp/before /tmp/now "listening has changed the tree"
 damo_does stop
 echo 0 >$tree/nr_kdamonds
 for report in access heatmap wss; do

@@ -1,16 +1,19 @@
-//! `isotherm damon`: shows the kernel's DAMON, whatever process uses it.
+//! `isotherm damon`: shows and records the kernel's DAMON, whatever process uses it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::ensure;
 use isotherm_config::{Request, TargetSpec, World, to_json, to_yaml};
+use isotherm_engine::Nanos;
+use isotherm_engine::units::parse_time_span;
 use isotherm_session::{KernelDamonReport, kernel_plan};
 
+use super::record::{EndArgs, Watch, default_name};
 use crate::flags::load;
 use crate::out::{self, ResultArgs};
 
-/// Show the kernel's DAMON: every kdamond, on or off, and the kernel's own modules that use it.
+/// Show or record the kernel's DAMON: every kdamond, on or off, and the kernel's own modules that use it.
 ///
 /// Reads only. What is set up can be written as damo's configuration, which `isotherm run -c`, `isotherm simulate` and
 /// damo read.
@@ -18,9 +21,14 @@ use crate::out::{self, ResultArgs};
 #[command(after_help = "Examples:
   isotherm damon
   isotherm damon --json
+  isotherm damon record --duration 1min       # what the kdamonds see that run, of whomever
   isotherm damon --export kdamonds.json       # what is set up, as damo's JSON (.yaml: as its YAML)
   isotherm damon --plan kdamonds.json         # what this configuration comes to in DAMON's tree")]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<DamonCommand>,
+
     #[command(flatten)]
     result: ResultArgs,
 
@@ -34,6 +42,29 @@ pub(crate) struct Args {
     plan: Option<PathBuf>,
 }
 
+#[derive(clap::Subcommand)]
+enum DamonCommand {
+    Record(DamonRecordArgs),
+}
+
+/// Record what all kdamonds see that run, whoever has set them up: damo, HMSDK, or a module of the kernel.
+///
+/// Only listens to DAMON's tracepoints: nothing is set. Needs root.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  isotherm damon record --duration 1min -o theirs.isotherm")]
+struct DamonRecordArgs {
+    /// Write the record to this file [default: isotherm-DATE-TIME.isotherm here]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Record for this long [default: until the last kdamond ends, or Ctrl-C]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time_span)]
+    duration: Option<Nanos>,
+
+    #[command(flatten)]
+    result: ResultArgs,
+}
+
 /// The writes of a configuration.
 #[derive(serde::Serialize)]
 struct Plan {
@@ -42,6 +73,9 @@ struct Plan {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(DamonCommand::Record(args)) = &args.command {
+        return record(args);
+    }
     if let Some(path) = &args.plan {
         return plan(path, args.result.is_json());
     }
@@ -64,6 +98,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     args.result.print(&report, KernelDamonReport::text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn record(args: &DamonRecordArgs) -> anyhow::Result<ExitCode> {
+    let request = Request {
+        targets: Some(TargetSpec::all_physical()),
+        world: World::Attached,
+        ..Request::default()
+    };
+    let watch = Watch {
+        spec: request.watch()?,
+        duration: args.duration,
+        end: EndArgs {
+            result: args.result,
+            ..EndArgs::default()
+        },
+    };
+    let path = args.output.clone().map_or_else(default_name, Ok)?;
+    watch.run(Some(&path))
 }
 
 fn plan(path: &Path, is_json: bool) -> anyhow::Result<ExitCode> {

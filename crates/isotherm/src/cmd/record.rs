@@ -562,7 +562,7 @@ impl Recording<'_> {
 }
 
 /// Returns a name that is free in the working directory.
-fn default_name() -> anyhow::Result<PathBuf> {
+pub(super) fn default_name() -> anyhow::Result<PathBuf> {
     let stamp = chrono::Local::now().format("%Y%m%d-%H%M%S");
     let names = std::iter::once(format!("isotherm-{stamp}.isotherm"))
         .chain((2..1000).map(|n| format!("isotherm-{stamp}-{n}.isotherm")));

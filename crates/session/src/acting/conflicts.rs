@@ -215,6 +215,7 @@ fn damon(sys: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use isotherm_config::ProcessSpec;
+    use isotherm_engine::KernelSettings;
     use isotherm_engine::table::TableAttributes;
 
     use super::*;
@@ -257,6 +258,7 @@ mod tests {
             targets: TargetSpec::all_physical(),
             ranges: ranges.iter().map(range).collect(),
             monitor: MonitorSpec::Tables(TableAttributes::default()),
+            kernel: KernelSettings::default(),
             acting: None,
         };
         let processes = |pids: &[u32], ranges: &[(u64, u64)]| ContextSpec {

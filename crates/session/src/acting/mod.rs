@@ -56,6 +56,7 @@ pub fn new_acting(spec: &SessionSpec) -> anyhow::Result<Acting> {
     let acting: Acting = match spec.world {
         World::Linux => Box::new(OwnActing::new(spec)?),
         World::Kernel => Box::new(KernelActing::new(spec)?),
+        World::Attached => anyhow::bail!("what others have set up is only listened to"),
     };
     Ok(acting)
 }

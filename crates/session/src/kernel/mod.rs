@@ -4,6 +4,8 @@
 //! As in the kernel, there is one kdamond for each context. Each is a [`Monitor`] of its own; all kdamonds share the
 //! tree of files and the events ([`SharedDamon`]).
 //!
+//! What others have set up can be listened to ([`World::Attached`], `attached.rs`).
+//!
 //! Schemes begin held (`stat`), until [`crate::Acting`] releases them.
 //!
 //! Limits: the kernel does not report which of a region's addresses hold memory, nor why something was not acted on.
@@ -11,6 +13,7 @@
 //! second, and only for a context with one target.
 
 mod assemble;
+mod attached;
 mod inventory;
 mod lower;
 mod monitor;
@@ -22,7 +25,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::Context as _;
-use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec};
+use isotherm_config::{ContextSpec, MonitorSpec, ProcessSpec, SessionSpec, TargetSpec, World};
 use isotherm_damon::{
     Claim, DamonContext, DamonError, DirectoryTree, MODULES_ROOT, Module, SYSFS_ROOT,
 };
@@ -47,6 +50,9 @@ const TRIES: u32 = 5;
 
 /// Claims DAMON, starts the command if there is one, and turns a kdamond on for each context.
 pub(crate) fn start(spec: &SessionSpec, now: Nanos) -> anyhow::Result<Started> {
+    if spec.world == World::Attached {
+        return attached::start(spec);
+    }
     let tree = DirectoryTree::of_kernel().ok_or_else(|| DamonError::Absent {
         root: SYSFS_ROOT.into(),
     })?;

@@ -79,7 +79,7 @@ pub(crate) fn wanted(
 }
 
 impl Started {
-    pub(super) fn of(monitor: Box<dyn Monitor>) -> Self {
+    pub(crate) fn of(monitor: Box<dyn Monitor>) -> Self {
         Self {
             monitor,
             child: None,
