@@ -1,7 +1,8 @@
 //! Reads any bytes as a configuration, in every format. A configuration that was read is equal after writing and
-//! reading it again. The bytes are also read as a list of pods.
+//! reading it again. The bytes are also read as a list of pods, and as a command line of damo's.
 #![no_main]
 
+use isotherm_config::damo::translate;
 use isotherm_config::{
     ConfigFormat, Topology, load, plain, read_pods, scheme_line, text_of, to_json, to_yaml,
 };
@@ -21,4 +22,6 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = Topology::read(text);
     let _ = plain(text);
     let _ = scheme_line(text);
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let _ = translate(&words, false);
 });

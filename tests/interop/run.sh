@@ -93,6 +93,8 @@ damo_would_write_the_same() {
 }
 check "damo would write the same" damo_would_write_the_same
 
+check "our tables have every option of damo" "$venv/bin/python" tests/interop/damo_options.py
+
 damo=$venv/bin/damo
 if ! command -v file >/dev/null; then
     echo "SKIP damo: it needs the command file (Debian: apt-get install file)"

@@ -65,6 +65,11 @@ pub enum RequestError {
          group (`memcg`) into the file, or act by `--world linux`"
     )]
     KernelExcludesNobody,
+    #[error(
+        "`{key}` is of the kernel's DAMON: run the file by `--world kernel`, or leave the key out. Filters by `anon`, \
+         `memcg` or `hugepage_size` work here as well"
+    )]
+    OnlyKernelHas { key: &'static str },
     #[error("a simulated process is watched here, not by the kernel: leave --world out")]
     KernelIsReal,
     #[error(

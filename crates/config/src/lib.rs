@@ -6,7 +6,8 @@
 //!   ([`load`]);
 //! - one-line schemes, `4K max 0 0 5s max pageout` ([`scheme_line`], and `.damos` files of them);
 //! - names: [`preset`];
-//! - a plan: [`TierPlan`], for machines with fast and slow nodes.
+//! - a plan: [`TierPlan`], for machines with fast and slow nodes;
+//! - command lines of damo ([`damo::translate`]).
 //!
 //! The text becomes a tree with the position of each value (`node.rs`). The tree becomes the model (`kdamonds.rs`,
 //! `scheme.rs`), and the parts of the model are checked together (`validate.rs`). All faults are collected as
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod damo;
 mod error;
 mod file;
 mod model;
@@ -34,7 +36,8 @@ mod topology;
 mod validate;
 
 use file::{
-    cursor, form, json, kdamonds, line, monitoring, node, plain, quota, scheme, unit, write, yaml,
+    cursor, form, json, kdamonds, kernel, line, monitoring, node, plain, quota, scheme, unit,
+    write, yaml,
 };
 
 pub use error::RequestError;

@@ -1,6 +1,6 @@
 //! Model of a configuration in the engine's types. Values that it does not set are `None`.
 
-use isotherm_engine::{Intervals, IntervalsGoal};
+use isotherm_engine::{Intervals, IntervalsGoal, KernelSettings};
 use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::{Bounds, Scheme};
 
@@ -31,6 +31,8 @@ pub struct ContextConfig {
     /// Goal of tuning the intervals.
     pub intervals_goal: Option<IntervalsGoal>,
     pub nr_regions: Option<Bounds<u32>>,
+    /// Settings that only the kernel's DAMON has.
+    pub kernel: KernelSettings,
     pub schemes: Vec<Scheme>,
     /// Set if the context starts paused.
     pub paused: bool,

@@ -3,11 +3,11 @@
 //! A request sets parts of a [`SessionSpec`]. The file sets the missing parts, and the defaults those that are still
 //! missing. No function here reads a file or the state of the machine.
 
-use isotherm_engine::AddressRange;
 use isotherm_engine::attributes::CPU_BUDGET;
+use isotherm_engine::{AddressRange, KernelSettings};
 use isotherm_policy::guard::{ACT_BUDGET, GuardLimits, MAX_SLOWDOWN};
 use isotherm_policy::scheme::huge::MAX_WASTE;
-use isotherm_policy::scheme::{Action, Scheme};
+use isotherm_policy::scheme::{Action, FilterKind, Scheme};
 
 use crate::error::{CONTEXTS_MAX, RequestError};
 use crate::model::{ContextConfig, Operations, Own};
@@ -138,6 +138,7 @@ impl Request {
                 targets,
                 ranges: self.ranges.clone(),
                 monitor,
+                kernel: KernelSettings::default(),
                 acting: None,
             }],
             seed: self.seed,
@@ -276,6 +277,10 @@ impl Request {
         }
         schemes.extend(more);
         ensure_that_goal_fits(self.acting.goal, &schemes)?;
+        let kernel = configured.map_or_else(KernelSettings::default, |of| of.kernel.clone());
+        if let (World::Linux, Some(key)) = (self.world, key_of_kernel(&kernel, &schemes)) {
+            return Err(RequestError::OnlyKernelHas { key });
+        }
         if let (World::Kernel, Some(goal)) = (self.world, self.acting.goal) {
             let flag = goal_flag(goal);
             return Err(RequestError::KernelHasOtherGoals { flag });
@@ -295,6 +300,7 @@ impl Request {
             targets,
             ranges,
             monitor,
+            kernel,
             acting: Some(ActingSpec {
                 schemes,
                 is_dry_run: self.acting.is_dry_run,
@@ -355,6 +361,22 @@ fn ensure_that_goal_fits(goal: Option<MemoryGoal>, schemes: &[Scheme]) -> Result
         return Err(RequestError::GoalIsForPageout);
     }
     Ok(())
+}
+
+/// Returns a key of a file that only the kernel's DAMON can follow, if one is set.
+fn key_of_kernel(settings: &KernelSettings, schemes: &[Scheme]) -> Option<&'static str> {
+    let default = KernelSettings::default();
+    let mut filters = schemes.iter().flat_map(|scheme| &scheme.filters);
+    let is_of_probes = |kind: &FilterKind| matches!(kind, FilterKind::ProbeHits { .. });
+    if settings.probes != default.probes {
+        Some("probes")
+    } else if settings.samples != default.samples {
+        Some("sample_control")
+    } else if filters.any(|filter| is_of_probes(&filter.kind)) {
+        Some("probe_hits_wsum")
+    } else {
+        None
+    }
 }
 
 const fn goal_flag(goal: MemoryGoal) -> &'static str {

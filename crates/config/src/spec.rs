@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use isotherm_engine::table::TableAttributes;
-use isotherm_engine::{AddressRange, Attributes, Nanos};
+use isotherm_engine::{AddressRange, Attributes, KernelSettings, Nanos};
 use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::Scheme;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub enum World {
     Linux,
     /// The kernel's DAMON, if the kernel has it; Isotherm configures it and reports its results.
     Kernel,
+    /// The kernel's DAMON as others have configured it; Isotherm only listens.
+    Attached,
 }
 
 /// One context: DAMON's term for a monitor with its targets and schemes.
@@ -77,6 +79,9 @@ pub struct ContextSpec {
     /// Watched addresses (DAMON's initial regions); empty for all.
     pub ranges: Vec<AddressRange>,
     pub monitor: MonitorSpec,
+    /// Settings that only the kernel's DAMON has; the default ones in any other world.
+    #[serde(default)]
+    pub kernel: KernelSettings,
     /// Actions; `None` if it only watches.
     pub acting: Option<ActingSpec>,
 }

@@ -283,6 +283,7 @@ fn by_goal(step: Move, is_cold: bool, memcg: Option<&str>, tuner: Tuner) -> Sche
                 metric,
                 target_value,
                 current_value: 0,
+                complement: false,
             }],
             tuner,
             ..Quota::default()

@@ -1,6 +1,6 @@
 //! Configuration of a kdamond, in DAMON's terms.
 
-use isotherm_engine::{Intervals, IntervalsGoal};
+use isotherm_engine::{Intervals, IntervalsGoal, KernelSettings};
 use isotherm_policy::scheme::{Action, Bounds, Scheme};
 
 pub use isotherm_engine::{DamonTarget, Operations};
@@ -31,6 +31,8 @@ pub struct DamonContext {
     pub intervals_goal: Option<IntervalsGoal>,
     /// Bounds on the number of regions, all targets together.
     pub nr_regions: Bounds<u32>,
+    /// Probes, and control of sampling.
+    pub settings: KernelSettings,
     /// Whether it neither monitors nor acts.
     pub is_paused: bool,
     pub schemes: Vec<Scheme>,

@@ -2,7 +2,8 @@
 //!
 //! Names that this crate does not know (a newer kernel's actions, metrics, filters) are reported, not guessed.
 
-use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, Nanos, TargetId};
+use isotherm_engine::damon::{AttributeProbe, KernelFilter, SampleControl};
+use isotherm_engine::{AddressRange, Intervals, IntervalsGoal, KernelSettings, Nanos, TargetId};
 use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, FailCharge, Filter, FilterKind, Frequency,
     Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner, WatermarkMetric, Watermarks, Weights,
@@ -122,9 +123,63 @@ impl<T: Tree> TreeReader<'_, T> {
                 min: self.number(&nr_regions.join("min"))?,
                 max: self.number(&nr_regions.join("max"))?,
             },
+            settings: self.settings(&attributes)?,
             is_paused: self.flag(&path.join("pause")),
             schemes: read,
         }))
+    }
+
+    fn settings(&mut self, path: &TreePath) -> Result<KernelSettings> {
+        let probes = path.join("probes");
+        let nr: usize = self.number_or(&probes.join("nr_probes"), 0)?;
+        let probes = (0..nr).map(|at| self.probe(&probes.at(at)));
+        let primitives = path.join("sample/primitives");
+        let samples = match self.tree.kind(&primitives) {
+            None => SampleControl::default(),
+            Some(_) => SampleControl {
+                page_table: self.flag(&primitives.join("page_table")),
+                page_fault: self.flag(&primitives.join("page_fault")),
+                filters: self.kernel_filters(&path.join("sample/filters"))?,
+            },
+        };
+        Ok(KernelSettings {
+            probes: probes.collect::<Result<_>>()?,
+            samples,
+        })
+    }
+
+    fn probe(&self, path: &TreePath) -> Result<AttributeProbe> {
+        let preps = path.join("preps");
+        let nr: usize = self.number_or(&preps.join("nr_preps"), 0)?;
+        let preps = (0..nr).map(|at| self.text(&preps.at(at).join("prep_action")));
+        Ok(AttributeProbe {
+            preps: preps.collect::<Result<_>>()?,
+            filters: self.kernel_filters(&path.join("filters"))?,
+            weight: self.number_or(&path.join("weight"), 0)?,
+        })
+    }
+
+    /// Reads filters of probes or samples. Kinds that this crate does not know are kept by name, without details.
+    fn kernel_filters(&self, path: &TreePath) -> Result<Vec<KernelFilter>> {
+        let nr: usize = self.number_or(&path.join("nr_filters"), 0)?;
+        let filter = |at| {
+            let path = path.at(at);
+            let kind = self.text(&path.join("type"))?;
+            let kinds = KernelFilter::OF_PROBES
+                .iter()
+                .chain(&KernelFilter::OF_SAMPLES);
+            let files = { kinds }.find(|(name, _)| *name == kind);
+            let details = files.iter().flat_map(|(_, files)| *files);
+            let details =
+                details.map(|file| Ok(((*file).to_owned(), self.text(&path.join(file))?)));
+            Ok(KernelFilter {
+                details: details.collect::<Result<_>>()?,
+                matching: self.flag(&path.join("matching")),
+                allow: self.flag(&path.join("allow")),
+                kind,
+            })
+        };
+        (0..nr).map(filter).collect()
     }
 
     fn intervals_goal(&self, path: &TreePath) -> Result<Option<IntervalsGoal>> {
@@ -277,6 +332,7 @@ impl<T: Tree> TreeReader<'_, T> {
             metric,
             target_value: self.number(&path.join("target_value"))?,
             current_value: self.number(&path.join("current_value"))?,
+            complement: self.flag(&path.join("complement")),
         }))
     }
 
@@ -313,6 +369,7 @@ impl<T: Tree> TreeReader<'_, T> {
                 "hugepage_size" => FilterKind::Ops(OpsFilter::HugepageSize { min, max }),
                 "unmapped" => FilterKind::Ops(OpsFilter::Unmapped),
                 "addr" => FilterKind::Addr(range?),
+                "probe_hits_wsum" => FilterKind::ProbeHits { min, max },
                 "target" => FilterKind::Target(target),
                 _ => return None,
             })

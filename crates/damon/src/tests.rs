@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use isotherm_engine::{AddressRange, Intervals, Nanos, TargetId};
+use isotherm_engine::damon::{AttributeProbe, KernelFilter};
+use isotherm_engine::{AddressRange, Intervals, KernelSettings, Nanos, TargetId};
 use isotherm_policy::scheme::{
     AccessPattern, Action, Age, Bounds, Destination, Filter, FilterKind, Frequency, Goal,
     GoalMetric, OpsFilter, Quota, Scheme, Tuner, WatermarkMetric, Watermarks,
@@ -42,6 +43,7 @@ fn context(schemes: Vec<Scheme>) -> DamonContext {
         },
         intervals_goal: None,
         nr_regions: Bounds { min: 10, max: 1000 },
+        settings: KernelSettings::default(),
         is_paused: false,
         schemes,
     }
@@ -116,6 +118,7 @@ fn ambitious() -> DamonContext {
         metric: GoalMetric::NodeMemFreeBp { node: 0 },
         target_value: 50,
         current_value: 0,
+        complement: false,
     }];
     let ops = |ops| FilterKind::Ops(ops);
     scheme.filters = [
@@ -136,7 +139,17 @@ fn ambitious() -> DamonContext {
         mid_permil: 400,
         low_permil: 200,
     });
-    context(vec![scheme])
+    let mut context = context(vec![scheme]);
+    context.settings.probes = vec![AttributeProbe {
+        filters: vec![KernelFilter {
+            kind: "memcg".to_owned(),
+            matching: true,
+            allow: true,
+            details: vec![("path".to_owned(), "/a".to_owned())],
+        }],
+        ..AttributeProbe::default()
+    }];
+    context
 }
 
 #[test]
@@ -164,6 +177,7 @@ fn all_that_a_kernel_lacks_is_told_at_once_and_nothing_runs() {
     check(
         Level(6, 12),
         &[
+            "`probes`",
             "action `migrate_cold`",
             "filters by page",
             "several nodes to move to",
@@ -408,6 +422,7 @@ prop_compose! {
             metric: if at == 0 { GoalMetric::SomeMemPsiUs } else { GoalMetric::UserInput },
             target_value: 100,
             current_value: 5,
+            complement: false,
         }).collect();
         scheme.destinations = nodes.iter().map(|node| Destination { node: *node, weight: 1 }).collect();
         scheme.filters = kinds.into_iter().map(|(kind, matching, allow)| Filter {

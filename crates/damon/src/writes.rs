@@ -5,6 +5,7 @@
 //! configuration asks for something other than the kernel's default ([`Write::is_default`]).
 
 use isotherm_engine::Nanos;
+use isotherm_engine::damon::{KernelFilter, KernelSettings, SampleControl};
 use isotherm_policy::scheme::{
     Age, Bounds, Filter, FilterKind, Frequency, Goal, GoalMetric, OpsFilter, Quota, Scheme, Tuner,
     WatermarkMetric, Watermarks,
@@ -177,6 +178,55 @@ fn attributes(writer: &mut Writer, path: &TreePath, context: &DamonContext) {
     writer.about("numbers of regions");
     writer.set(&nr_regions, "min", context.nr_regions.min);
     writer.set(&nr_regions, "max", context.nr_regions.max);
+    settings(writer, path, &context.settings);
+}
+
+/// Writes probes, and control of sampling. A kernel that lacks them does the same without any.
+fn settings(writer: &mut Writer, path: &TreePath, settings: &KernelSettings) {
+    let probes = path.join("probes");
+    writer.about("`probes`");
+    writer.set_number(&probes, "nr_probes", settings.probes.len() as u64);
+    for (at, probe) in settings.probes.iter().enumerate() {
+        let path = probes.at(at);
+        writer.about("`preps` of probes");
+        writer.set_number(&path.join("preps"), "nr_preps", probe.preps.len() as u64);
+        for (at, action) in probe.preps.iter().enumerate() {
+            writer.set(&path.join("preps").at(at), "prep_action", action);
+        }
+        kernel_filters(writer, &path.join("filters"), "probes", &probe.filters);
+        writer.about("weights of probes");
+        writer.set_number(&path, "weight", probe.weight.into());
+    }
+    let (samples, default) = (&settings.samples, SampleControl::default());
+    let primitives = path.join("sample/primitives");
+    writer.about("`sample_control`");
+    for (file, value, default) in [
+        ("page_table", samples.page_table, default.page_table),
+        ("page_fault", samples.page_fault, default.page_fault),
+    ] {
+        writer.set_if_there(&primitives, file, flag(value), value == default);
+    }
+    kernel_filters(
+        writer,
+        &path.join("sample/filters"),
+        "samples",
+        &samples.filters,
+    );
+}
+
+fn kernel_filters(writer: &mut Writer, path: &TreePath, of: &str, filters: &[KernelFilter]) {
+    writer.about(format!("filters of {of}"));
+    writer.set_number(path, "nr_filters", filters.len() as u64);
+    for (at, filter) in filters.iter().enumerate() {
+        let path = path.at(at);
+        writer.about(format!("filter `{}` of {of}", filter.kind));
+        writer.set(&path, "type", &filter.kind);
+        writer.set(&path, "matching", flag(filter.matching));
+        writer.set(&path, "allow", flag(filter.allow));
+        for (file, text) in &filter.details {
+            writer.set(&path, file, text);
+        }
+    }
 }
 
 fn targets(writer: &mut Writer, path: &TreePath, targets: &[DamonTarget]) {
@@ -335,6 +385,8 @@ fn write_goals(writer: &mut Writer, path: &TreePath, goals: &[Goal]) {
         }
         writer.set(&path, "target_value", goal.target_value);
         writer.set(&path, "current_value", goal.current_value);
+        writer.about(format!("the complement of the quota goal `{name}`"));
+        writer.set_flag(&path, "complement", goal.complement);
     }
 }
 
@@ -374,7 +426,8 @@ fn write_filters(writer: &mut Writer, path: &TreePath, filters: &[&Filter]) {
             FilterKind::Ops(OpsFilter::Memcg { path: group }) => {
                 writer.set(&path, "memcg_path", group);
             }
-            FilterKind::Ops(OpsFilter::HugepageSize { min, max }) => {
+            FilterKind::Ops(OpsFilter::HugepageSize { min, max })
+            | FilterKind::ProbeHits { min, max } => {
                 writer.set(&path, "min", min);
                 writer.set(&path, "max", max);
             }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::address::{AddressRange, Nanos};
+use crate::address::Nanos;
 
 /// Default share of one CPU that monitoring may take, the time that it takes from the targets included.
 pub const CPU_BUDGET: f64 = 0.01;
@@ -128,41 +128,6 @@ impl Default for IntervalsGoal {
             max_sample_interval: Nanos::from_millis(10_000),
         }
     }
-}
-
-/// Kind of monitored memory and of its addresses, by DAMON's names: its operations set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Operations {
-    /// `vaddr`: virtual memory of processes, in all of their mappings, followed as these change.
-    #[default]
-    Vaddr,
-    /// `fvaddr`: given ranges of virtual memory of processes.
-    Fvaddr,
-    /// `paddr`: physical memory.
-    Paddr,
-}
-
-impl Operations {
-    /// DAMON's names, in the order of [`Self::ALL`].
-    pub const NAMES: [&str; 3] = ["vaddr", "fvaddr", "paddr"];
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Vaddr, Self::Fvaddr, Self::Paddr];
-
-    /// Returns DAMON's name.
-    pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
-/// A monitored target of a context, as DAMON and damo describe it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DamonTarget {
-    /// Process id; `None` for physical memory, or if a command line names the process.
-    pub pid: Option<u32>,
-    /// Initial regions (`vaddr`, empty for all), or all regions (`fvaddr`, `paddr`); sorted and disjoint.
-    pub regions: Vec<AddressRange>,
-    /// Whether the next commit removes it from a running context.
-    pub is_obsolete: bool,
 }
 
 /// Reason why attributes were refused.

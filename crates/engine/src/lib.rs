@@ -8,6 +8,7 @@ pub mod address;
 pub mod attributes;
 pub mod calibration;
 mod cpu_ledger;
+pub mod damon;
 pub mod drive;
 pub mod monitor;
 mod moves;
@@ -24,8 +25,9 @@ mod test_pictures;
 mod test_regions;
 
 pub use address::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, PAGES_PER_BLOCK};
-pub use attributes::{Attributes, AttributesError, DamonTarget, IntervalsGoal, Operations};
+pub use attributes::{Attributes, AttributesError, IntervalsGoal};
 pub use cpu_ledger::{CpuAccount, CpuLedger};
+pub use damon::{DamonTarget, KernelSettings, Operations};
 pub use monitor::Intervals;
 pub use monitor::block_pages::BlockPages;
 pub use monitor::budget::BudgetShares;

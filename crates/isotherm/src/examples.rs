@@ -150,3 +150,85 @@ fn the_commands_of_every_document_parse() {
     assert!(nr_commands > 60, "only {nr_commands} found");
     assert!(all_wrong.is_empty(), "{}", all_wrong.join("\n"));
 }
+
+/// Values that options of damo's take, by the beginning of the option and of the value's name in the table.
+const DAMO_VALUES: &str = "--damos_quota_goal WORD user_input 1 1
+--damos_quota_goal_tuner NAME consist
+--damos_quotas WORD 1s 1G
+--damos_filter WORD allow anon
+--damos_wmarks METRIC free_mem_rate
+--damos_action ACTION stat
+--probe_filter WORD allow anon
+--probe_prep ACTION set_pgidle
+--sample_primitives NAME page_fault
+--ops NAME vaddr
+--style NAME hot
+--sort_regions_by KEY age
+--regions RANGES 0-4096
+--monitoring_intervals_goal MIN 5ms
+--monitoring_intervals_goal MAX 10s
+--format NAME json
+ FILE damon.json
+ JSON damon.json
+ START 0
+ STOP 101
+ STEP 25
+ END 4096
+ TARGET 1
+ TIME 1s
+ SAMPLE 5ms
+ AGGR 100ms
+ UPDATE 1s
+ FLAG Y
+ LIST 0-3
+ KEY time
+ BP 4%
+ NAME x
+ WORD x
+ WHAT x";
+
+fn damo_values(option: &str, value: &str) -> Vec<String> {
+    let found = DAMO_VALUES.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let is_it = option.starts_with(words.next()?) && value == words.next()?;
+        is_it.then(|| words.map(str::to_owned).collect())
+    });
+    found.unwrap_or_else(|| vec!["1".to_owned()])
+}
+
+#[test]
+fn every_option_of_damo_becomes_a_command_that_parses_or_is_refused() {
+    let mut wrong = Vec::new();
+    for of in isotherm_config::damo::damo_options() {
+        let mut words: Vec<String> = of.command.split(' ').map(str::to_owned).collect();
+        let name = of.names.first().cloned().unwrap_or_default();
+        if name.starts_with("--damos") && name != "--damos_action" {
+            words.extend(["--damos_action", "stat"].map(str::to_owned));
+        }
+        words.extend(of.names.first().cloned());
+        let values = of.values.iter().filter(|value| *value != "...");
+        words.extend(values.flat_map(|value| damo_values(&name, value)));
+        let line = words.join(" ");
+        let translated = isotherm_config::damo::translate(&words, false);
+        match (translated, of.is_refused) {
+            (Err(_), true) => {}
+            (Ok(_), true) => wrong.push(format!("{line}: not refused")),
+            (Err(error), false) => wrong.push(format!("{line}: {error}")),
+            (Ok(translation), false) => {
+                let parsed =
+                    Cli::try_parse_from(["isotherm".to_owned()].iter().chain(&translation.command));
+                let is_help = |error: &clap::Error| error.exit_code() == 0;
+                if let Err(error) = parsed
+                    .map(drop)
+                    .or_else(|error| if is_help(&error) { Ok(()) } else { Err(error) })
+                {
+                    wrong.push(format!(
+                        "{line}: {}: {error}",
+                        translation.command.join(" ")
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -76,6 +76,7 @@ enum Command {
     Swap(cmd::swap::Args),
     Compact(cmd::compact::Args),
     Tier(cmd::tier::Args),
+    Damo(cmd::damo::Args),
     Damon(cmd::damon::Args),
     Compare(cmd::compare::Args),
     Report(cmd::report::Args),
@@ -119,6 +120,7 @@ impl Command {
             Self::Doctor(_)
                 | Self::Check(_)
                 | Self::Tier(_)
+                | Self::Damo(_)
                 | Self::Damon(_)
                 | Self::Report(_)
                 | Self::ReclaimCurve(_)
@@ -160,6 +162,7 @@ fn main() -> ExitCode {
         Command::Swap(args) => cmd::swap::run(&args),
         Command::Compact(args) => cmd::compact::run(&args),
         Command::Tier(args) => cmd::tier::run(&args),
+        Command::Damo(args) => cmd::damo::run(&args),
         Command::Damon(args) => cmd::damon::run(&args),
         Command::Compare(args) => cmd::compare::run(&args),
         Command::Report(args) => cmd::report::run(args),

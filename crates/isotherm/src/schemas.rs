@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
+use isotherm_config::damo::DamoTranslation;
 use isotherm_engine::calibration::Calibration;
 use isotherm_eval::experiment::{RunConfiguration, Workload};
 use isotherm_fleet::FleetReport;
@@ -97,6 +98,7 @@ fn of_commands() -> Vec<Printed> {
         command("tune", out::schema::<Tuned>()),
         command("calibrate", out::schema::<Calibration>()),
         command("doctor", out::schema::<HostReport>()),
+        command("damo", out::schema::<DamoTranslation>()),
         command("damon", out::schema::<KernelDamonReport>()),
         command("compare", out::schema::<Comparison>()),
         command("swap zram", swap_zram),

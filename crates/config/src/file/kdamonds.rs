@@ -5,7 +5,8 @@ use isotherm_engine::{Attributes, AttributesError, Intervals, IntervalsGoal};
 use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::Scheme;
 
-use crate::cursor::{Cursor, Fields};
+use crate::cursor::Cursor;
+use crate::kernel;
 use crate::model::{ContextConfig, DamonTarget, Method, Operations, Own};
 use crate::problem::Problem;
 use crate::scheme;
@@ -106,7 +107,7 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
     });
     let own = fields.optional("isotherm", read_own).unwrap_or_default();
     let paused = fields.optional("pause", Cursor::flag).unwrap_or(false);
-    read_unsupported(&fields);
+    let kernel = kernel::read(&fields);
     let schemes = fields.get("schemes").map(|list| read_schemes(&list));
     fields.finish();
     let (indexes, schemes) = schemes.unwrap_or_default();
@@ -117,6 +118,7 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
         intervals,
         intervals_goal,
         nr_regions,
+        kernel,
         schemes,
         paused,
         own: own.or(general),
@@ -124,43 +126,6 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
     validate_attributes(cursor, &context);
     report_conflicts(cursor, &context, &indexes, "schemes");
     Some(context)
-}
-
-/// Checks keys of newer kernels' DAMON that Isotherm does not support: they may only have their neutral values.
-fn read_unsupported(fields: &Fields) {
-    if let Some(unit) = fields.get("addr_unit")
-        && unit.size().is_some_and(|unit| unit != 1)
-    {
-        unit.wrong(
-            "another unit of addresses",
-            "1 byte: addresses here have 64 bits",
-        );
-    }
-    let empty = |list: Option<Cursor>, found: &str| {
-        if let Some(list) = list
-            && !list.list().is_empty()
-        {
-            list.wrong(found, "an empty list");
-        }
-    };
-    let probes = fields.get("probes");
-    empty(probes, "probes, which Isotherm does not have");
-    if let Some(control) = fields.optional("sample_control", Cursor::map) {
-        if let Some(primitives) = control.optional("primitives_enabled", Cursor::map) {
-            for (key, wanted) in [("page_table", true), ("page_fault", false)] {
-                if let Some(flag) = primitives.get(key)
-                    && flag.flag().is_some_and(|flag| flag != wanted)
-                {
-                    let found = format!("`{key}` {}", if wanted { "off" } else { "on" });
-                    flag.wrong(found, "page tables alone: Isotherm watches by nothing else");
-                }
-            }
-            primitives.finish();
-        }
-        let filters = control.get("sample_filters");
-        empty(filters, "sample filters, which Isotherm does not have");
-        control.finish();
-    }
 }
 
 fn read_target(cursor: &Cursor, operations: Operations) -> Option<DamonTarget> {

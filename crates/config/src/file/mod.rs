@@ -4,6 +4,7 @@ pub(crate) mod cursor;
 pub(crate) mod form;
 pub(crate) mod json;
 pub(crate) mod kdamonds;
+pub(crate) mod kernel;
 pub(crate) mod line;
 pub(crate) mod monitoring;
 pub(crate) mod node;

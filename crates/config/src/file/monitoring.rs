@@ -121,7 +121,7 @@ impl Monitoring {
         targets: &TargetSpec,
         world: World,
     ) -> Result<MonitorSpec, RequestError> {
-        if world == World::Kernel {
+        if world != World::Linux {
             return self.of_kernel(seed, targets);
         }
         let is_real = !matches!(targets, TargetSpec::Simulated);

@@ -78,6 +78,7 @@ fn read_goal(cursor: &Cursor) -> Option<Goal> {
             metric: GoalMetric::UserInput,
             target_value: target_value?,
             current_value: current.unwrap_or(0),
+            complement: false,
         });
     }
     let name = fields.required("metric", |c| c.word(&METRICS));
@@ -89,10 +90,15 @@ fn read_goal(cursor: &Cursor) -> Option<Goal> {
         _ => c.count(u64::MAX),
     });
     let current_value = fields.required("current_value", |c| c.count(u64::MAX));
-    if let Some(complement) = fields.get("complement")
-        && complement.flag() == Some(true)
+    let complement = fields.get("complement");
+    let is_complement = complement.as_ref().and_then(Cursor::flag) == Some(true);
+    if let (true, Some(metric), Some(complement)) = (is_complement, &metric, &complement)
+        && !metric.is_share()
     {
-        complement.wrong("a complement, which Isotherm does not have", "false");
+        complement.wrong(
+            format!("the complement of `{}`", metric.name()),
+            "that of a share",
+        );
     }
     fields.skip(&["nid", "memcg_path"]);
     fields.finish();
@@ -100,6 +106,7 @@ fn read_goal(cursor: &Cursor) -> Option<Goal> {
         metric: metric?,
         target_value: target_value?,
         current_value: current_value?,
+        complement: is_complement,
     })
 }
 

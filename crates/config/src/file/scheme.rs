@@ -13,7 +13,7 @@ use crate::unit;
 use crate::{quota, validate};
 
 /// Names of filters, by DAMOS.
-const FILTERS: [&str; 8] = [
+const FILTERS: [&str; 9] = [
     "anon",
     "active",
     "memcg",
@@ -21,6 +21,7 @@ const FILTERS: [&str; 8] = [
     "hugepage_size",
     "unmapped",
     "addr",
+    "probe_hits_wsum",
     "target",
 ];
 
@@ -223,20 +224,13 @@ fn read_kind(name: &str, fields: &Fields) -> Option<FilterKind> {
             path: fields.need("memcg_path")?.text("a path")?.to_owned(),
         },
         "hugepage_size" => {
-            let cursor = fields.need("hugepage_size")?;
-            let sizes = cursor.list();
-            let [min, max] = sizes.as_slice() else {
-                cursor.wrong(
-                    format!("{} sizes", sizes.len()),
-                    "two, the least and the largest",
-                );
-                return None;
-            };
-            let (min, max) = (min.size(), max.size());
-            OpsFilter::HugepageSize {
-                min: min?,
-                max: max?,
-            }
+            let (min, max) = read_two(&fields.need("hugepage_size")?, Cursor::size)?;
+            OpsFilter::HugepageSize { min, max }
+        }
+        "probe_hits_wsum" => {
+            let range = fields.need("probe_hits_wsum_range")?;
+            let (min, max) = read_two(&range, |c| c.count(u64::MAX))?;
+            return Some(FilterKind::ProbeHits { min, max });
         }
         "addr" => {
             let range = fields.need("address_range")?;
@@ -247,6 +241,23 @@ fn read_kind(name: &str, fields: &Fields) -> Option<FilterKind> {
             return Some(FilterKind::Target(TargetId(index)));
         }
     }))
+}
+
+/// Reads a list of two, the least and the largest.
+fn read_two<'a>(
+    cursor: &Cursor<'a>,
+    read: impl Fn(&Cursor<'a>) -> Option<u64>,
+) -> Option<(u64, u64)> {
+    let items = cursor.list();
+    let [min, max] = items.as_slice() else {
+        cursor.wrong(
+            format!("{} values", items.len()),
+            "two, the least and the largest",
+        );
+        return None;
+    };
+    let (min, max) = (read(min), read(max));
+    Some((min?, max?))
 }
 
 /// Reads the only setting among a scheme's statistics, the limit of snapshots. (damo itself does not read it back.)

@@ -13,6 +13,7 @@ use isotherm_policy::scheme::{
 use serde::Serialize;
 
 use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_text, time_text};
+use crate::kernel;
 use crate::model::{Configuration, ContextConfig, Method, Own};
 use crate::node::{Node, Value, list, map, map_of};
 use crate::tier::DAMON_INTERVALS;
@@ -70,8 +71,11 @@ fn write_context(context: &ContextConfig) -> Node {
         ("targets", Some(list(targets))),
         ("intervals", has_intervals.then(|| intervals(context))),
         ("nr_regions", context.nr_regions.map(regions)),
-        ("probes", Some(list([]))),
-        ("sample_control", Some(sample_control())),
+        ("probes", Some(kernel::write_probes(&context.kernel.probes))),
+        (
+            "sample_control",
+            Some(kernel::write_samples(&context.kernel.samples)),
+        ),
         ("pause", Some(context.paused.into())),
         ("schemes", Some(list(schemes))),
         ("isotherm", has_own.then(|| own(&context.own))),
@@ -86,15 +90,6 @@ fn given<const N: usize>(entries: [(&str, Option<Node>); N]) -> Node {
 
 fn bounds(min: impl Into<Node>, max: impl Into<Node>) -> Node {
     map([("min", min.into()), ("max", max.into())])
-}
-
-/// Writes damo's choice of the kernel's sampling methods; Isotherm has one of them.
-fn sample_control() -> Node {
-    let primitives = map([("page_table", true.into()), ("page_fault", false.into())]);
-    map([
-        ("primitives_enabled", primitives),
-        ("sample_filters", list([])),
-    ])
 }
 
 fn count(number: u64) -> Node {
@@ -205,7 +200,7 @@ fn goal(goal: &Goal) -> Node {
     let metric = &goal.metric;
     map([
         ("metric", metric.name().into()),
-        ("complement", false.into()),
+        ("complement", goal.complement.into()),
         (
             "nid",
             metric.node().map(|node| count_text(node.into())).into(),
@@ -240,6 +235,9 @@ fn filter(filter: &Filter) -> Node {
     let detail = match &filter.kind {
         FilterKind::Addr(addresses) => Some(("address_range", range(*addresses))),
         FilterKind::Target(target) => Some(("damon_target_idx", u64::from(target.0).into())),
+        FilterKind::ProbeHits { min, max } => {
+            Some(("probe_hits_wsum_range", list([count(*min), count(*max)])))
+        }
         FilterKind::Ops(OpsFilter::Memcg { path }) => Some(("memcg_path", path.as_str().into())),
         FilterKind::Ops(OpsFilter::HugepageSize { min, max }) => {
             let sizes = [damo_size_text(*min).into(), damo_size_text(*max).into()];

@@ -10,7 +10,7 @@ type Nodes = BTreeMap<TreePath, Node>;
 /// Files of a numbered directory, by the name of the file that counts such directories. A line has the first version
 /// with the files, their directory if they are not at the top, and `name=text` of each; `!` marks
 /// read-only files, and `,` in a text is a line end.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     (
         "nr_kdamonds",
         "5.18 state=off !pid=-1
@@ -27,8 +27,10 @@ const FILES: [(&str, &str); 8] = [
         6.0 !avail_operations=vaddr,fvaddr,paddr
         6.15 monitoring_attrs/intervals/intervals_goal/ access_bp=0 aggrs=0 min_sample_us=0 max_sample_us=0
         6.18 addr_unit=1
-        7.2 pause=N",
+        7.2 pause=N
+        7.2 monitoring_attrs/probes/ nr_probes=0",
     ),
+    ("nr_probes", "7.2 filters/ nr_filters=0"),
     (
         "nr_targets",
         "5.18 pid_target=0

@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod compact;
 pub(crate) mod control;
 pub(crate) mod convert;
+pub(crate) mod damo;
 pub(crate) mod damon;
 pub(crate) mod doctor;
 pub(crate) mod man;

@@ -13,7 +13,7 @@ pub(crate) use far::FarArgs;
 pub(crate) use file::{contexts_of, load, parse};
 pub(crate) use monitor::MonitorArgs;
 pub(crate) use names::{one_of, one_of_these};
-pub(crate) use targets::{ProcessList, TargetArgs, processes};
+pub(crate) use targets::{ProcessList, TargetArgs, WORLDS, processes};
 
 use anyhow::ensure;
 use isotherm_config::{ContextConfig, Request, SessionSpec, StacksSpec};

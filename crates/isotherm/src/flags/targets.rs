@@ -11,7 +11,7 @@ use isotherm_engine::{AddressRange, PAGE_SIZE};
 
 use super::names::one_of;
 
-const WORLDS: &[(&str, &str, World)] = &[
+pub(crate) const WORLDS: &[(&str, &str, World)] = &[
     ("linux", "Isotherm, on any kernel", World::Linux),
     ("kernel", "The kernel's DAMON, through sysfs", World::Kernel),
 ];

@@ -40,6 +40,8 @@ top | needs a terminal: tests/it/top.rs
 web | serves until it is stopped: tests/it/web.rs, tests/page
 compact --proact | compacts memory: tests/kernel
 compact --daemon | compacts memory: tests/kernel
+damo --run | reads a record of damo's: tests/interop
+damon record | listens to kdamonds: vm-tests
 damon --export | prints the kernel's DAMON configuration: vm-tests, tests/interop
 workload | takes minutes, a gigabyte: tests/it/workload.rs
 calibrate | needs root, and a process: tests/kernel/predict/calibrate.rs

@@ -7,6 +7,9 @@ use isotherm_engine::address::{AddressRange, Nanos};
 use isotherm_engine::monitor::page_cache::PAGE_CACHE;
 use isotherm_engine::snapshot::TargetId;
 
+/// The whole of a share in ten-thousandths.
+const WHOLE_BP: u64 = 10_000;
+
 /// A node's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeUsage {
@@ -111,8 +114,17 @@ impl SystemFacts {
         }
     }
 
-    /// Returns the value of a goal's metric. For `some_mem_psi_us`, which is a difference, it returns the total.
+    /// Returns the value of a goal. For `some_mem_psi_us`, which is a difference, it returns the total.
     pub(super) fn value(&self, goal: &Goal, scheme: usize) -> Option<u64> {
+        let value = self.of_metric(goal, scheme)?;
+        Some(if goal.complement {
+            WHOLE_BP.saturating_sub(value)
+        } else {
+            value
+        })
+    }
+
+    fn of_metric(&self, goal: &Goal, scheme: usize) -> Option<u64> {
         let metric = &goal.metric;
         let node = metric.node().and_then(|node| self.nodes.get(&node));
         let node = node.filter(|memory| memory.total > 0);
@@ -145,6 +157,6 @@ impl SystemFacts {
 
 /// Returns `part / whole` in ten-thousandths, rounded down; `whole` is not zero.
 pub(super) fn ten_thousandths(part: u64, whole: u64) -> u64 {
-    let bp = u128::from(part) * 10_000 / u128::from(whole);
+    let bp = u128::from(part) * u128::from(WHOLE_BP) / u128::from(whole);
     u64::try_from(bp).unwrap_or(u64::MAX)
 }

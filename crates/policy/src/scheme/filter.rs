@@ -38,6 +38,8 @@ pub enum FilterKind {
     Addr(AddressRange),
     /// Memory of this target. Handled by the engine.
     Target(TargetId),
+    /// Regions whose weighted sum of probes' hits is within these bounds. Only the kernel has probes: here none matches.
+    ProbeHits { min: u64, max: u64 },
     /// A property of single pages that only the world knows: excluded memory counts as tried.
     Ops(OpsFilter),
 }
@@ -48,6 +50,7 @@ impl FilterKind {
         match self {
             Self::Addr(_) => "addr",
             Self::Target(_) => "target",
+            Self::ProbeHits { .. } => "probe_hits_wsum",
             Self::Ops(OpsFilter::Anon) => "anon",
             Self::Ops(OpsFilter::Active) => "active",
             Self::Ops(OpsFilter::Memcg { .. }) => "memcg",
@@ -130,6 +133,7 @@ impl FilterSet {
                 }
                 FilterKind::Target(target) => CoreFilter::Target(*target),
                 FilterKind::Addr(range) => whole_pages(*range, matching == allow),
+                FilterKind::ProbeHits { .. } => CoreFilter::Addr(0, 0),
             };
             core.push(CoreRule {
                 what,

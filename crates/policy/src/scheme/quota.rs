@@ -83,6 +83,9 @@ pub struct Goal {
     pub target_value: u64,
     /// Current value, if the user provides it (`user_input`).
     pub current_value: u64,
+    /// Whether the value is what the metric, a share, lacks of the whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub complement: bool,
 }
 
 /// Metric of a goal. `bp` is a ten-thousandth.
@@ -134,6 +137,11 @@ impl GoalMetric {
             Self::InactiveMemBp => "inactive_mem_bp",
             Self::NodeEligibleMemBp { .. } => "node_eligible_mem_bp",
         }
+    }
+
+    /// Whether its values are shares, in ten-thousandths.
+    pub fn is_share(&self) -> bool {
+        self.name().ends_with("_bp")
     }
 
     /// Returns the node that it is about, if it is about one.

@@ -60,6 +60,7 @@ fn any_quota() -> impl Strategy<Value = Quota> {
         metric: GoalMetric::UserInput,
         target_value,
         current_value,
+        complement: false,
     });
     let fail_charge = (0..3_u32, 1..3_u32).prop_map(|(numerator, denominator)| FailCharge {
         numerator,
@@ -152,6 +153,7 @@ fn is_allowed(filters: &[Filter], target: TargetId, address: u64) -> bool {
         let is_so = match &filter.kind {
             FilterKind::Addr(range) => range.contains(address),
             FilterKind::Target(wanted) => *wanted == target,
+            FilterKind::ProbeHits { .. } => false,
             FilterKind::Ops(_) => continue,
         };
         if is_so == filter.matching {

@@ -218,6 +218,7 @@ fn configured(kdamond: usize, context: &DamonContext) -> ContextConfig {
         intervals_goal: context.intervals_goal,
         nr_regions: Some(context.nr_regions),
         schemes: context.schemes.clone(),
+        kernel: context.settings.clone(),
         paused: context.is_paused,
         ..ContextConfig::default()
     }

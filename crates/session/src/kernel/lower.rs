@@ -41,6 +41,7 @@ pub(super) fn context(
         },
         intervals_goal: attributes.intervals_goal,
         nr_regions: Bounds::new(attributes.min_nr_regions, attributes.max_nr_regions),
+        settings: spec.kernel.clone(),
         is_paused: spec.acting.as_ref().is_some_and(|acting| acting.is_paused),
         schemes: spec.schemes().to_vec(),
     })

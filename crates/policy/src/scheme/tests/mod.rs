@@ -142,6 +142,7 @@ fn goal(metric: GoalMetric, target_value: u64) -> Goal {
         metric,
         target_value,
         current_value: 0,
+        complement: false,
     }
 }
 

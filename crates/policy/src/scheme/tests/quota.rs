@@ -276,6 +276,11 @@ fn goals_are_measured_in_their_units() {
     check(GoalMetric::NodeEligibleMemBp { node: 0 }, None);
     check(GoalMetric::SomeMemPsiUs, None);
     check(GoalMetric::UserInput, Some(0));
+    let complement = Goal {
+        complement: true,
+        ..goal(GoalMetric::NodeMemUsedBp { node: 1 }, 1)
+    };
+    assert_eq!(system.value(&complement, 0), Some(3_334));
 }
 
 #[test]
