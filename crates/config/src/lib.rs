@@ -4,6 +4,7 @@
 //! read from:
 //! - the JSON and YAML of `damo` and HMSDK, with their names, units and unit strings, and [`Own`] keys of Isotherm
 //!   ([`load`]);
+//! - memtierd's YAML, whose policies become schemes ([`load`]);
 //! - one-line schemes, `4K max 0 0 5s max pageout` ([`scheme_line`], and `.damos` files of them);
 //! - names: [`preset`];
 //! - a plan: [`TierPlan`], for machines with fast and slow nodes;
@@ -36,8 +37,8 @@ mod topology;
 mod validate;
 
 use file::{
-    cursor, form, json, kdamonds, kernel, line, monitoring, node, plain, quota, scheme, unit,
-    write, yaml,
+    cursor, form, json, kdamonds, kernel, line, memtierd, monitoring, node, plain, quota, scheme,
+    unit, write, yaml,
 };
 
 pub use error::RequestError;
@@ -147,7 +148,11 @@ fn read(text: &str, format: ConfigFormat, log: &Log) -> Option<Vec<ContextConfig
         return line::read_file(unmarked(text), log);
     }
     let root = parse(text, format, log)?;
-    kdamonds::read(&Cursor::root(&root, log))
+    let root = Cursor::root(&root, log);
+    if memtierd::is_memtierd(&root) {
+        return memtierd::read(&root);
+    }
+    kdamonds::read(&root)
 }
 
 /// Parses a text in JSON or YAML to a tree. Logs a problem if that fails.

@@ -5,6 +5,7 @@ use isotherm_policy::guard::GuardLimits;
 use isotherm_policy::scheme::{Bounds, Scheme};
 
 use crate::problem::Problem;
+use crate::spec::TargetSpec;
 
 pub use isotherm_engine::{DamonTarget, Operations};
 
@@ -38,6 +39,8 @@ pub struct ContextConfig {
     pub paused: bool,
     /// Settings of Isotherm's own.
     pub own: Own,
+    /// Targets that damo's keys cannot name: a control group, or all processes.
+    pub own_targets: Option<TargetSpec>,
 }
 
 /// Isotherm's own keys: a map `isotherm` at the top level for all contexts, or in a context, where each key overrides
@@ -56,6 +59,8 @@ pub struct ContextConfig {
 ///     max_refaults_per_s: 100
 ///     max_psi: 5 %           # most memory pressure: share of time that some task waited
 ///     max_refault_wait: 50 ms  # most time that a target may wait for memory within a second
+///   cgroup: /sys/fs/cgroup/app   # the targets: a control group,
+///   all: true                    # or every process
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Own {

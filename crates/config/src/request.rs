@@ -391,6 +391,9 @@ fn targets_of(context: &ContextConfig) -> Option<TargetSpec> {
     if context.operations == Operations::Paddr {
         return Some(TargetSpec::all_physical());
     }
+    if context.own_targets.is_some() {
+        return context.own_targets.clone();
+    }
     let pids = context.targets.iter().filter_map(|target| target.pid);
     let processes: Vec<ProcessSpec> = pids.map(ProcessSpec::Pid).collect();
     (!processes.is_empty()).then_some(TargetSpec::named(processes))

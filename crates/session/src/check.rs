@@ -60,7 +60,7 @@ impl CheckReport {
     }
 }
 
-/// Checks the text of a configuration: damo's or HMSDK's kdamonds, or one-line schemes.
+/// Checks the text of a configuration: damo's or HMSDK's kdamonds, memtierd's policy, or one-line schemes.
 pub fn check(text: &[u8]) -> CheckReport {
     let loaded = isotherm_config::text_of(text)
         .map_err(|problem| vec![problem])

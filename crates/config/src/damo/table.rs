@@ -191,12 +191,12 @@ fn rows_of(line: &'static str, heading: Option<&'static str>) -> Vec<Row<'static
     let Some((names, rest)) = line.split_once("` | ") else {
         return Vec::new();
     };
-    let (commands, names): (Vec<&str>, &str) = match names.split_once(": ") {
-        Some((commands, names)) => (commands.split(", ").collect(), names),
-        None => {
-            let quoted = heading.unwrap_or_default().split('`');
-            (quoted.skip(1).step_by(2).collect(), names)
-        }
+    let before_colon = names.split_once(": ");
+    let (commands, names) = if let Some((commands, names)) = before_colon {
+        (commands.split(", ").collect(), names)
+    } else {
+        let quoted = heading.unwrap_or_default().split('`');
+        (quoted.skip(1).step_by(2).collect::<Vec<_>>(), names)
     };
     let cells: Vec<&str> = rest
         .trim_end_matches('|')

@@ -11,6 +11,7 @@ use isotherm_policy::scheme::Bounds;
 use crate::node::{Entry, Mark, Node, Value};
 use crate::problem::{PROBLEMS_MAX, Place, Problem, Problems, Severity, nearest, one_of, quoted};
 use crate::unit::{self, Read};
+use crate::yaml;
 
 /// Key by which damo's older files number everything. damo 3.4.3 ignores it.
 const LABEL: &str = "name";
@@ -85,6 +86,11 @@ impl<'a> Cursor<'a> {
     /// Logs the value found here, and the expected one.
     pub(crate) fn wrong(&self, found: impl Into<String>, expected: impl Into<String>) {
         self.report(Problem::error(found, expected));
+    }
+
+    /// Logs the value found here, and what it means in Isotherm.
+    pub(crate) fn warn(&self, found: impl Into<String>, expected: impl Into<String>) {
+        self.report(Problem::warning(found, expected));
     }
 
     pub(crate) fn report(&self, problem: Problem) {
@@ -167,6 +173,49 @@ impl<'a> Cursor<'a> {
 
     pub(crate) fn is_list(&self) -> bool {
         matches!(self.node.value, Value::List(_))
+    }
+
+    /// Whether the value is a map with this key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        matches!(&self.node.value, Value::Map(entries) if entries.iter().any(|e| e.key == key))
+    }
+
+    /// Reads the text here, which is YAML, by `read`. Its keys are in lower case.
+    pub(crate) fn embedded<T>(&self, read: impl FnOnce(&Cursor) -> Option<T>) -> Option<T> {
+        let text = self.text("YAML in a text, as after `config: |`")?;
+        let block = self.block(text);
+        let place = |mark: Mark| match (mark, block) {
+            (Mark::Line(line, column), Some((above, indent))) => {
+                Mark::Line(above + line, indent + column)
+            }
+            _ => self.node.mark,
+        };
+        let (path, log) = (self.path.clone(), self.log);
+        match yaml::parse_within(text, &place) {
+            Ok(node) => read(&Cursor {
+                node: &node,
+                path,
+                log,
+            }),
+            Err(mut problem) => {
+                problem.place.path = path;
+                log.add(problem);
+                None
+            }
+        }
+    }
+
+    /// Returns the number of lines above a block of text and its indentation. Lines of a quoted text are not the file's.
+    fn block(&self, text: &str) -> Option<(u32, u32)> {
+        let Mark::Line(line, column) = self.node.mark else {
+            return None;
+        };
+        let mut chars = self.log.text.lines().nth(line as usize - 1)?.chars();
+        let mut indent = chars.by_ref().take(column as usize - 1);
+        let is_block = indent.all(char::is_whitespace) && !matches!(chars.next()?, '"' | '\'');
+        // The mark of a block is that of its first line with a character.
+        let nr_blank = text.chars().take_while(|c| *c == '\n').count() as u32;
+        is_block.then(|| ((line - 1).saturating_sub(nr_blank), column - 1))
     }
 
     /// Returns the text or number here; logs a problem if the value is neither.
@@ -343,7 +392,10 @@ impl<'a> Fields<'a> {
     }
 
     fn find(&self, key: &'static str) -> Option<Cursor<'a>> {
-        self.asked.borrow_mut().push(key);
+        let mut asked = self.asked.borrow_mut();
+        if !asked.contains(&key) {
+            asked.push(key);
+        }
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
         Some(self.below(entry))
     }
@@ -361,12 +413,23 @@ impl<'a> Fields<'a> {
         self.asked.borrow_mut().extend(keys);
     }
 
+    /// Returns all keys with their values.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'a str, Cursor<'a>)> {
+        let entries = self.entries.iter();
+        entries.map(|entry| (entry.key.as_str(), self.below(entry)))
+    }
+
     /// Logs every unknown key, and every missing one unless an unknown key is its likely misspelling.
     pub(crate) fn finish(self) {
+        self.finish_without(LABEL);
+    }
+
+    /// Does the same as [`Self::finish`], and accepts only `label` unread.
+    pub(crate) fn finish_without(self, label: &str) {
         let known = self.asked.into_inner();
         let mut lacking = self.lacking.into_inner();
         for entry in self.entries {
-            if entry.key == LABEL || known.contains(&entry.key.as_str()) {
+            if entry.key == label || known.contains(&entry.key.as_str()) {
                 continue;
             }
             let suggestion = nearest(&entry.key, &known);

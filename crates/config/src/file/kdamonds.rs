@@ -10,6 +10,7 @@ use crate::kernel;
 use crate::model::{ContextConfig, DamonTarget, Method, Operations, Own};
 use crate::problem::Problem;
 use crate::scheme;
+use crate::spec::TargetSpec;
 use crate::unit;
 use crate::validate;
 
@@ -23,7 +24,7 @@ pub(crate) fn read(root: &Cursor) -> Option<Vec<ContextConfig>> {
         return read_schemes_alone(root);
     }
     let fields = root.map()?;
-    let own = fields.optional("isotherm", read_own).unwrap_or_default();
+    let general = fields.optional("isotherm", read_own).unwrap_or_default();
     let kdamonds = fields.need("kdamonds");
     fields.finish();
     let kdamonds = kdamonds?;
@@ -40,7 +41,7 @@ pub(crate) fn read(root: &Cursor) -> Option<Vec<ContextConfig>> {
         let list = fields.need("contexts");
         fields.finish();
         let items = list.iter().flat_map(|list| bounded(list, KDAMONDS_MAX));
-        contexts.extend(items.filter_map(|item| read_context(&item, index, own)));
+        contexts.extend(items.filter_map(|item| read_context(&item, index, &general)));
     }
     if contexts.is_empty() {
         kdamonds.wrong("no usable context", "at least one to run");
@@ -81,7 +82,7 @@ fn report_conflicts(cursor: &Cursor, context: &ContextConfig, indexes: &[usize],
 }
 
 /// Returns the items of a list, or none if there are too many.
-fn bounded<'a>(list: &Cursor<'a>, max: usize) -> Vec<Cursor<'a>> {
+pub(crate) fn bounded<'a>(list: &Cursor<'a>, max: usize) -> Vec<Cursor<'a>> {
     let items = list.list();
     if items.len() > max {
         list.wrong(format!("{} items", items.len()), format!("at most {max}"));
@@ -90,7 +91,7 @@ fn bounded<'a>(list: &Cursor<'a>, max: usize) -> Vec<Cursor<'a>> {
     items
 }
 
-fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<ContextConfig> {
+fn read_context(cursor: &Cursor, kdamond: usize, general: &General) -> Option<ContextConfig> {
     let fields = cursor.map()?;
     let operations = fields
         .required("ops", |c| c.word(&Operations::NAMES))
@@ -105,7 +106,8 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
         let targets = items.iter().filter_map(|c| read_target(c, operations));
         targets.collect::<Vec<_>>()
     });
-    let own = fields.optional("isotherm", read_own).unwrap_or_default();
+    let (own, own_targets) = fields.optional("isotherm", read_own).unwrap_or_default();
+    let own_targets = own_targets.or_else(|| general.1.clone());
     let paused = fields.optional("pause", Cursor::flag).unwrap_or(false);
     let kernel = kernel::read(&fields);
     let schemes = fields.get("schemes").map(|list| read_schemes(&list));
@@ -121,8 +123,15 @@ fn read_context(cursor: &Cursor, kdamond: usize, general: Own) -> Option<Context
         kernel,
         schemes,
         paused,
-        own: own.or(general),
+        own: own.or(general.0),
+        own_targets,
     };
+    let has_others =
+        operations == Operations::Paddr || context.targets.iter().any(|t| t.pid.is_some());
+    if context.own_targets.is_some() && has_others {
+        let problem = Problem::error("targets beside those of `isotherm`", "only one of them");
+        cursor.report_below("targets", problem);
+    }
     validate_attributes(cursor, &context);
     report_conflicts(cursor, &context, &indexes, "schemes");
     Some(context)
@@ -197,7 +206,10 @@ fn read_goal(cursor: &Cursor) -> Option<IntervalsGoal> {
     (goal.aggregations > 0).then_some(goal)
 }
 
-fn read_own(cursor: &Cursor) -> Option<Own> {
+/// Isotherm's own settings and targets.
+type General = (Own, Option<TargetSpec>);
+
+fn read_own(cursor: &Cursor) -> Option<General> {
     let fields = cursor.map()?;
     let own = Own {
         cpu_budget: fields.optional("cpu_budget", share),
@@ -207,8 +219,19 @@ fn read_own(cursor: &Cursor) -> Option<Own> {
         method: fields.optional("method", read_method),
         guard: fields.optional("guard", read_guard).unwrap_or_default(),
     };
+    let cgroup = fields.optional("cgroup", |c| c.text("a path"));
+    let is_all = fields.optional("all", Cursor::flag) == Some(true);
     fields.finish();
-    Some(own)
+    if cgroup.is_some() && is_all {
+        cursor.wrong("both `cgroup` and `all`", "only one of them");
+    }
+    let all = is_all.then(|| TargetSpec::All {
+        exclude: Vec::new(),
+    });
+    Some((
+        own,
+        cgroup.map(|path| TargetSpec::Cgroup(path.into())).or(all),
+    ))
 }
 
 fn read_guard(cursor: &Cursor) -> Option<GuardLimits> {

@@ -1,4 +1,4 @@
-//! Files and lines of configuration, in damo's format: reading and writing.
+//! Files and lines of configuration, in damo's format, and memtierd's: reading and writing.
 
 pub(crate) mod cursor;
 pub(crate) mod form;
@@ -6,6 +6,7 @@ pub(crate) mod json;
 pub(crate) mod kdamonds;
 pub(crate) mod kernel;
 pub(crate) mod line;
+pub(crate) mod memtierd;
 pub(crate) mod monitoring;
 pub(crate) mod node;
 pub(crate) mod plain;

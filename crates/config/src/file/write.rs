@@ -16,6 +16,7 @@ use crate::form::{age_text, count_text, damo_size_text, frequency_text, share_te
 use crate::kernel;
 use crate::model::{Configuration, ContextConfig, Method, Own};
 use crate::node::{Node, Value, list, map, map_of};
+use crate::spec::TargetSpec;
 use crate::tier::DAMON_INTERVALS;
 
 /// Writes a configuration as damo's JSON.
@@ -64,7 +65,7 @@ fn write_context(context: &ContextConfig) -> Node {
     let has_intervals = context.intervals.is_some() || context.intervals_goal.is_some();
     let regions = |b: Bounds<u32>| bounds(count(b.min.into()), count(b.max.into()));
     let schemes = context.schemes.iter().map(write_scheme);
-    let has_own = context.own != Own::default();
+    let has_own = context.own != Own::default() || context.own_targets.is_some();
     given([
         ("ops", Some(context.operations.name().into())),
         ("addr_unit", Some(damo_size_text(1).into())),
@@ -78,7 +79,7 @@ fn write_context(context: &ContextConfig) -> Node {
         ),
         ("pause", Some(context.paused.into())),
         ("schemes", Some(list(schemes))),
-        ("isotherm", has_own.then(|| own(&context.own))),
+        ("isotherm", has_own.then(|| own(context))),
     ])
 }
 
@@ -258,7 +259,8 @@ fn filter(filter: &Filter) -> Node {
     map_of(entries.into_iter().chain(details))
 }
 
-fn own(own: &Own) -> Node {
+fn own(context: &ContextConfig) -> Node {
+    let own = &context.own;
     let share = |share: f64| Node::from(format!("{} %", share * 100.0));
     let number = |number: f64| Node::from(number.to_string());
     let time = |time| Node::from(time_text(time));
@@ -273,6 +275,10 @@ fn own(own: &Own) -> Node {
         ])
     });
     let max_nr_regions = own.max_nr_regions.map(u64::from);
+    let (cgroup, all) = match &context.own_targets {
+        Some(TargetSpec::Cgroup(path)) => (Some(path.to_string_lossy().into_owned()), None),
+        targets => (None, targets.as_ref().map(|_| true)),
+    };
     given([
         ("cpu_budget", own.cpu_budget.map(share)),
         ("act_budget", own.act_budget.map(share)),
@@ -280,6 +286,8 @@ fn own(own: &Own) -> Node {
         ("method", own.method.map(method)),
         ("max_nr_regions", max_nr_regions.map(Node::from)),
         ("guard", guard),
+        ("cgroup", cgroup.map(Node::from)),
+        ("all", all.map(Node::from)),
     ])
 }
 

@@ -16,24 +16,37 @@ use crate::problem::{Place, Problem, quoted};
 const NODES_MAX: usize = 1 << 20;
 
 pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
-    let mut builder = Builder::default();
+    read(text, Builder::default())
+}
+
+/// Parses a text that stands in another one, where `place` says. Keys are in lower case.
+pub(crate) fn parse_within(text: &str, place: &dyn Fn(Mark) -> Mark) -> Result<Node, Problem> {
+    let place = Some(place);
+    read(
+        text,
+        Builder {
+            place,
+            ..Builder::default()
+        },
+    )
+}
+
+fn read(text: &str, mut builder: Builder) -> Result<Node, Problem> {
     let mut nr_documents = 0;
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
             let found = format!("what cannot be read ({})", error.info());
-            fault(
-                mark(error.marker().line(), error.marker().col()),
-                &found,
-                "YAML",
-            )
+            let mark = mark(error.marker().line(), error.marker().col());
+            fault(builder.place(mark), &found, "YAML")
         })?;
+        let mark = builder.place(of(span));
         if matches!(event, Event::DocumentStart(_)) {
             nr_documents += 1;
             if nr_documents > 1 {
-                return Err(fault(of(span), "a second document", "one configuration"));
+                return Err(fault(mark, "a second document", "one configuration"));
             }
         }
-        builder.take(event, span)?;
+        builder.take(event, mark)?;
     }
     Ok(builder.root.unwrap_or(Value::Null.into()))
 }
@@ -48,7 +61,9 @@ struct Open {
 }
 
 #[derive(Default)]
-struct Builder {
+struct Builder<'p> {
+    /// Place of a mark in the outer text, if there is one.
+    place: Option<&'p dyn Fn(Mark) -> Mark>,
     open: Vec<Open>,
     root: Option<Node>,
     /// Node, number of nodes and depth by anchor.
@@ -56,9 +71,12 @@ struct Builder {
     nr_nodes: usize,
 }
 
-impl Builder {
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
-        let mark = of(span);
+impl Builder<'_> {
+    fn place(&self, mark: Mark) -> Mark {
+        self.place.map_or(mark, |place| place(mark))
+    }
+
+    fn take(&mut self, event: Event<'_>, mark: Mark) -> Result<(), Problem> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 check_tag(tag.as_deref(), mark)?;
@@ -143,7 +161,7 @@ impl Builder {
                 mark,
                 value: node,
             }),
-            (_, _) => open.set_key(node)?,
+            (_, _) => open.set_key(node, self.place.is_some())?,
         }
         Ok(())
     }
@@ -154,11 +172,14 @@ impl Open {
         matches!(self.node.value, Value::Map(_)) && self.key.is_none()
     }
 
-    fn set_key(&mut self, node: Node) -> Result<(), Problem> {
-        let (Value::Text(key) | Value::Number(key)) = node.value else {
+    fn set_key(&mut self, node: Node, in_lower_case: bool) -> Result<(), Problem> {
+        let (Value::Text(mut key) | Value::Number(mut key)) = node.value else {
             let found = format!("{} as a key", node.kind());
             return Err(fault(node.mark, &found, "a word as a key"));
         };
+        if in_lower_case {
+            key.make_ascii_lowercase();
+        }
         if key == "<<" {
             return Err(fault(node.mark, "a merge key", "the keys written out"));
         }

@@ -88,6 +88,7 @@ fn mutated() -> impl Strategy<Value = String> {
         include_str!("../fixtures/damo_prcl.json"),
         include_str!("../fixtures/damo_tier.yaml"),
         include_str!("../fixtures/damo_filters.json"),
+        include_str!("../fixtures/memtierd.yaml"),
         "- name: '0'\n  access_pattern: {sz_bytes: {min: 4K, max: max}, nr_accesses: {min: 0, max: 3}, \
          nr_accesses_unit: percent, age: {min: 5 aggr_intervals, max: max}, age_unit: aggr_intervals}",
         "4K max 0 5% 5s max pageout 500M 1s 0 3 7",

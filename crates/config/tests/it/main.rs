@@ -3,5 +3,6 @@
 mod files;
 mod golden;
 mod hostile;
+mod memtierd;
 mod request;
 mod tier;

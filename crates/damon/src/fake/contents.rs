@@ -74,7 +74,8 @@ const FILES: [(&str, &str); 9] = [
         "5.18 type=anon matching=N memcg_path=
         6.6 addr_start=0 addr_end=0 damon_target_idx=0
         6.14 allow=N
-        6.15 min=0 max=0",
+        6.15 min=0 max=0
+        7.2 path=",
     ),
     ("nr_dests", "5.18 id=0 weight=0"),
 ];

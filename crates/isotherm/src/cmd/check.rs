@@ -16,7 +16,8 @@ use crate::out::{self, ResultArgs};
 
 Exit status: 0 it can be run here, 1 it cannot, 2 it could not be read.")]
 pub(crate) struct Args {
-    /// Check this file: damo's or HMSDK's kdamonds (JSON or YAML), or a .damos file of one-line schemes
+    /// Check this file: damo's or HMSDK's kdamonds (JSON or YAML), memtierd's policy, or a .damos file of one-line
+    /// schemes
     #[arg(value_name = "FILE")]
     file: PathBuf,
 

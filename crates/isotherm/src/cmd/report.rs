@@ -7,6 +7,7 @@ mod blame;
 pub(crate) mod ethp_curve;
 mod more;
 mod output;
+mod pages_of_interest;
 mod parse;
 pub(crate) mod reclaim_curve;
 pub(crate) mod size;
@@ -183,7 +184,9 @@ impl CommonArgs {
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: the ten largest areas that were idle for 30 s or more\n  \
-    isotherm report access --max-rate 0% --min-age 30s --sort size --limit 10"
+    isotherm report access --max-rate 0% --min-age 30s --sort size --limit 10\n\n\
+    Example: what was idle for 30 s, as candidates of memtierd's policy demote-idle\n  \
+    isotherm report access --max-rate 0% --min-age 30s --pages-of-interest ."
 )]
 struct AccessArgs {
     #[command(flatten)]
@@ -227,6 +230,9 @@ struct AccessArgs {
     /// Count bytes as hot from this access rate on, and as cold below it [default: 5%].
     #[arg(long, value_name = "SHARE", value_parser = parse::rate)]
     hot: Option<f32>,
+    /// Write the shown regions of each process to DIR/PID.vab, too, as memtierd's pages of interest.
+    #[arg(long, value_name = "DIR", conflicts_with = "snapshot")]
+    pages_of_interest: Option<PathBuf>,
 }
 
 const ORDERS: &[(&str, &str, SortBy)] = &[
@@ -354,6 +360,9 @@ fn access(args: &AccessArgs) -> anyhow::Result<ExitCode> {
     }
     pipe_may_close(finished.map(|_| ()))?;
     out.finish()?;
+    if let Some(directory) = &args.pages_of_interest {
+        pages_of_interest::write(directory, &tables)?;
+    }
     Ok(exit_code(&extent))
 }
 

@@ -12,8 +12,8 @@ use isotherm_policy::guard::GuardLimits;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Schemes")]
 pub(crate) struct SchemeArgs {
-    /// Read schemes, limits and targets from this configuration: damo's or HMSDK's kdamonds (JSON or YAML), or a
-    /// .damos file of one-line schemes
+    /// Read schemes, limits and targets from this configuration: damo's or HMSDK's kdamonds (JSON or YAML), memtierd's
+    /// policy, or a .damos file of one-line schemes
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 

@@ -47,6 +47,7 @@ workload | takes minutes, a gigabyte: tests/it/workload.rs
 calibrate | needs root, and a process: tests/kernel/predict/calibrate.rs
 simulate --trace app.isotherm --costs | what calibrate wrote: tests/kernel/predict/calibrate.rs
 reproduce | takes minutes: cmd/reproduce.rs
+report access --max-rate 0% --min-age 30s --pages | needs a process's record: tests/it/report.rs
 eval mine.toml | reads results: tests/it/eval.rs
 eval experiments | takes minutes, as root: tests/it/eval.rs
 ";

@@ -103,6 +103,35 @@ fn files_and_lines_are_as_the_document_says() {
     });
 }
 
+/// Returns a file of memtierd's with a policy, `NAME: {KEYS}`, and the keys that every policy needs.
+fn memtierd(example: &str, keys: &[&str]) -> Result<Option<Configuration>, String> {
+    let (name, config) = example.split_once(": ").expect("a policy");
+    let config = config.strip_prefix('{').and_then(|c| c.strip_suffix('}'));
+    let names_targets = |key| example.contains(key);
+    let targets = ["cgroups:", "pidwatcher:"].iter().any(names_targets);
+    let rest = ["mover: {bandwidth: 100}", "IntervalMs: 5000", "pids: [1]"];
+    let rest = &rest[..if targets { 2 } else { 3 }];
+    let mut parts = [&[config.expect("keys")], keys, rest].concat();
+    parts.retain(|part| !part.is_empty());
+    let head = format!("policy:\n  name: {name}\n  config: |\n    ");
+    read(&(head + &object(&parts))).map(Some)
+}
+
+#[test]
+fn memtierds_files_are_as_the_document_says() {
+    check("memtierd's policies", |example| {
+        let has_tracker = !example.starts_with("demote-idle");
+        let tracker = ["tracker: {name: idlepage}"];
+        memtierd(example, if has_tracker { &tracker } else { &[] })
+    });
+    check("memtierd's pidwatchers", |example| {
+        memtierd(example, &["tracker: {name: idlepage}", "swapoutms: 1000"])
+    });
+    check("memtierd's files", |example| {
+        read(&example.replace(" / ", "\n")).map(Some)
+    });
+}
+
 #[test]
 fn masims_configurations_are_as_the_document_says() {
     check("masim's configurations", |example| {

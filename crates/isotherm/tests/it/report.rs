@@ -176,6 +176,20 @@ fn what_cannot_be_read_is_named() {
 }
 
 #[test]
+fn pages_of_interest_are_the_shown_regions_in_memtierds_form() {
+    let directory = TempDir::new().expect("a directory");
+    let at = directory.path();
+    fs::write(at.join("a.isotherm"), record()).expect("written");
+    let access = ["access", "--max-rate", "0%", "--pages-of-interest"];
+    run(at, &[&access[..], &["absent"]].concat(), b"").refused("cannot lock absent/lock");
+    let output = run(at, &[&access[..], &["."]].concat(), b"");
+    assert!(output.status.success(), "{}", output.errors());
+    let idle = [2 << 20, 3 << 20].map(u64::to_le_bytes).concat();
+    assert_eq!(fs::read(at.join("7.vab")).expect("of process 7"), idle);
+    assert!(at.join("lock").exists());
+}
+
+#[test]
 fn wishes_that_make_no_sense_are_refused() {
     for (arguments, said) in [
         (&["access", "--min-size", "2 apples"][..], "2M"),
