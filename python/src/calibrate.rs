@@ -21,7 +21,7 @@ pub(crate) fn _calibrate(
     let measured = py.detach(move || {
         let (program, arguments) = subject;
         let content = match pid {
-            Some(pid) => content_of(pid, PAGES)?,
+            Some(pid) => content_of(pid, PAGES, None)?,
             None => made_up_content(PAGES),
         };
         let mut command = Command::new(program);

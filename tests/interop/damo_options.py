@@ -1,14 +1,14 @@
 """Compares the commands and options of the installed damo with the tables of docs/reference/damo.md: each must be in a
 table of its command, with as many values, and nothing else may be there."""
 import argparse
+import importlib.util
 import re
 import sys
 from pathlib import Path
 
-import damo as package
-
-sys.path.insert(0, str(Path(package.__file__).parent))
-import damo  # noqa: E402, the module of that name within the package
+# The module of the package's own name within it.
+sys.path[:0] = importlib.util.find_spec("damo").submodule_search_locations
+import damo  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/damo.md"
 

@@ -72,7 +72,8 @@ we_read_damos() {
 damo_reads_our_configurations() {
     local file form
     cargo build -q --example rewrite || return 1
-    for file in crates/config/tests/fixtures/*.{json,yaml}; do
+    # memtierd.yaml is not of damo.
+    for file in crates/config/tests/fixtures/[!m]*.{json,yaml}; do
         for form in json yaml; do
             target/debug/examples/rewrite $form <"$file" >"$theirs/configuration" &&
                 "$venv/bin/python" tests/interop/damo_config.py "$file" "$theirs/configuration" ||
@@ -85,7 +86,8 @@ check "damo reads our configurations" damo_reads_our_configurations
 # A configuration must give the same kernel tree as damo.
 damo_would_write_the_same() {
     local file
-    for file in crates/config/tests/fixtures/*.{json,yaml}; do
+    # memtierd.yaml is not of damo.
+    for file in crates/config/tests/fixtures/[!m]*.{json,yaml}; do
         "$isotherm" damon --plan "$file" >"$theirs/plan" &&
             "$venv/bin/python" tests/interop/damo_tree.py "$file" "$theirs/plan" ||
             return 1

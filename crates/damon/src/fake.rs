@@ -24,7 +24,7 @@ pub struct Level(pub u32, pub u32);
 
 impl Level {
     /// Versions that differ in the tree, oldest first.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self(5, 18),
         Self(6, 2),
         Self(6, 3),
@@ -39,6 +39,8 @@ impl Level {
         Self(6, 17),
         Self(6, 19),
         Self(7, 2),
+        // What is proposed, in no release yet.
+        Self(8, 0),
     ];
 }
 

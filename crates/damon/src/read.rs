@@ -161,7 +161,7 @@ impl<T: Tree> TreeReader<'_, T> {
 
     /// Reads filters of probes or samples. Kinds that this crate does not know are kept by name, without details.
     fn kernel_filters(&self, path: &TreePath) -> Result<Vec<KernelFilter>> {
-        let nr: usize = self.number_or(&path.join("nr_filters"), 0)?;
+        let nr: usize = self.number(&path.join("nr_filters"))?;
         let filter = |at| {
             let path = path.at(at);
             let kind = self.text(&path.join("type"))?;

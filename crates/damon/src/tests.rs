@@ -177,9 +177,9 @@ fn all_that_a_kernel_lacks_is_told_at_once_and_nothing_runs() {
     check(
         Level(6, 12),
         &[
-            "`probes`",
             "action `migrate_cold`",
             "filters by page",
+            "`probes`",
             "several nodes to move to",
             "a largest number of snapshots",
             "quota tuner `temporal`",

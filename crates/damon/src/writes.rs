@@ -188,13 +188,11 @@ fn settings(writer: &mut Writer, path: &TreePath, settings: &KernelSettings) {
     writer.set_number(&probes, "nr_probes", settings.probes.len() as u64);
     for (at, probe) in settings.probes.iter().enumerate() {
         let path = probes.at(at);
-        writer.about("`preps` of probes");
         writer.set_number(&path.join("preps"), "nr_preps", probe.preps.len() as u64);
         for (at, action) in probe.preps.iter().enumerate() {
             writer.set(&path.join("preps").at(at), "prep_action", action);
         }
-        kernel_filters(writer, &path.join("filters"), "probes", &probe.filters);
-        writer.about("weights of probes");
+        kernel_filters(writer, &path.join("filters"), &probe.filters);
         writer.set_number(&path, "weight", probe.weight.into());
     }
     let (samples, default) = (&settings.samples, SampleControl::default());
@@ -206,20 +204,13 @@ fn settings(writer: &mut Writer, path: &TreePath, settings: &KernelSettings) {
     ] {
         writer.set_if_there(&primitives, file, flag(value), value == default);
     }
-    kernel_filters(
-        writer,
-        &path.join("sample/filters"),
-        "samples",
-        &samples.filters,
-    );
+    kernel_filters(writer, &path.join("sample/filters"), &samples.filters);
 }
 
-fn kernel_filters(writer: &mut Writer, path: &TreePath, of: &str, filters: &[KernelFilter]) {
-    writer.about(format!("filters of {of}"));
+fn kernel_filters(writer: &mut Writer, path: &TreePath, filters: &[KernelFilter]) {
     writer.set_number(path, "nr_filters", filters.len() as u64);
     for (at, filter) in filters.iter().enumerate() {
         let path = path.at(at);
-        writer.about(format!("filter `{}` of {of}", filter.kind));
         writer.set(&path, "type", &filter.kind);
         writer.set(&path, "matching", flag(filter.matching));
         writer.set(&path, "allow", flag(filter.allow));

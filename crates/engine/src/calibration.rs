@@ -48,6 +48,37 @@ impl Measured {
     }
 }
 
+/// Cost and gain of one kind of swap on this machine, measured with copies of programs' pages.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SwapMeasured {
+    /// `zram` or `zswap`.
+    pub kind: String,
+    /// Algorithm by which it compresses.
+    pub compressor: String,
+    /// Bytes that it holds for each byte of memory that it takes.
+    pub ratio: Option<Measured>,
+    /// Part of the paged-out pages that it holds in memory, 0 to 1; the others went to the disk.
+    pub kept_in_memory: Option<Measured>,
+    /// Time to page out a page, among many.
+    pub page_out_ns: Option<Measured>,
+    /// Time to read a page back, in random order.
+    pub fault_in_ns: Option<Measured>,
+    /// Reason why it was not measured, or not to the end.
+    pub unknown: Option<String>,
+}
+
+impl SwapMeasured {
+    /// Returns a kind that could not be measured, and the reason.
+    pub fn unknown(kind: &str, why: &str) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            unknown: Some(why.to_owned()),
+            ..Self::default()
+        }
+    }
+}
+
 /// Choice among several measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {

@@ -152,7 +152,10 @@ fn the_commands_of_every_document_parse() {
 }
 
 /// Values that options of damo's take, by the beginning of the option and of the value's name in the table.
-const DAMO_VALUES: &str = "--damos_quota_goal WORD user_input 1 1
+const DAMO_VALUES: &str = "--nr_ctxs N 1
+--nr_ N 0
+--damos_nr_ N 0
+--damos_quota_goal WORD user_input 1 1
 --damos_quota_goal_tuner NAME consist
 --damos_quotas WORD 1s 1G
 --damos_filter WORD allow anon
@@ -202,7 +205,8 @@ fn every_option_of_damo_becomes_a_command_that_parses_or_is_refused() {
     for of in isotherm_config::damo::damo_options() {
         let mut words: Vec<String> = of.command.split(' ').map(str::to_owned).collect();
         let name = of.names.first().cloned().unwrap_or_default();
-        if name.starts_with("--damos") && name != "--damos_action" {
+        let is_of_schemes = name.starts_with("--damos_") && of.command != "report damon";
+        if is_of_schemes && name != "--damos_action" {
             words.extend(["--damos_action", "stat"].map(str::to_owned));
         }
         words.extend(of.names.first().cloned());

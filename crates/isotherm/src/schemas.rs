@@ -82,7 +82,7 @@ fn of_records() -> Vec<Printed> {
 /// Returns the schemas of other commands' results.
 fn of_commands() -> Vec<Printed> {
     let [convert, flat] = convert::schemas();
-    let [swap_zram, swap_off] = swap::schemas();
+    let [swap_set_up, swap_advise, swap_off] = swap::schemas();
     vec![
         named("record", "`record` and `run`", record::schema()),
         command("convert", convert),
@@ -101,7 +101,8 @@ fn of_commands() -> Vec<Printed> {
         command("damo", out::schema::<DamoTranslation>()),
         command("damon", out::schema::<KernelDamonReport>()),
         command("compare", out::schema::<Comparison>()),
-        command("swap zram", swap_zram),
+        named("swap-zram", "`swap zram` and `swap zswap`", swap_set_up),
+        command("swap advise", swap_advise),
         command("swap off", swap_off),
     ]
 }

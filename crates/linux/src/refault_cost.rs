@@ -21,7 +21,7 @@ use crate::clock;
 use crate::cpu::thread_usage;
 use crate::pressure::{progress, swapped_in};
 use crate::process::Process;
-use crate::swap;
+use crate::swap::{self, SwapArea};
 
 /// Pages of a sample.
 pub const PAGES: u64 = 64;
@@ -45,7 +45,7 @@ impl RefaultSample {
     /// Pages out the sample. Returns `None` if there is no swap to measure, or the kernel refuses.
     pub fn page_out() -> Option<Self> {
         swap::facts().refusal().is_none().then_some(())?;
-        let apart = if swap::is_in_memory() { APART } else { 1 };
+        let apart = if SwapArea::are_in_memory() { APART } else { 1 };
         let stride = apart * words_per_page();
         // Zeroed memory is only allocated once it is written.
         let mut memory = vec![0_u64; (PAGES as usize + 1) * stride];

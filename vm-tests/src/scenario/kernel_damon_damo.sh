@@ -53,7 +53,7 @@ damo_does report access --raw_number
 cp /tmp/damo.out /out/access.txt
 # Its kdamond can be listened to; that changes nothing.
 dump >/tmp/before
-isotherm damon record --duration 8s -o /out/listened.isotherm 2>/tmp/said || die "$(cat /tmp/said)"
+isotherm damon record --duration 16s -o /out/listened.isotherm 2>/tmp/said || die "$(cat /tmp/said)"
 dump >/tmp/now
 same /tmp/before /tmp/now "listening has changed the tree"
 damo_does stop

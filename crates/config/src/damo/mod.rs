@@ -15,8 +15,13 @@ use crate::problem::nearest;
 use parameters::Parameters;
 use table::{Given, Row, Table, Verdict};
 
+/// Values of an option.
+type Values = Vec<String>;
+
 /// Record that damo writes and reads by default.
 const RECORD: &str = "damon.data";
+/// Record that a conversion writes by default.
+const CONVERTED: &str = "converted.data";
 /// Place of the file of kdamonds in a command.
 pub const DAMO_CONFIG: &str = "{config}";
 
@@ -69,6 +74,7 @@ pub fn translate(words: &[String], is_kernel: bool) -> Result<DamoTranslation, D
         command: command.name(),
         words: command.words(),
         input: RECORD.to_owned(),
+        output: CONVERTED.to_owned(),
         differences: Vec::new(),
         parameters: Parameters::default(),
     };
@@ -123,16 +129,19 @@ struct Translator<'a> {
     command: &'a str,
     words: Vec<String>,
     input: String,
+    output: String,
     differences: Vec<String>,
     parameters: Parameters,
 }
 
 impl Translator<'_> {
     fn differ(&mut self, row: &Row<'_>) {
-        if !row.note.is_empty() {
-            self.differences
-                .push(format!("`{}`: {}", row.name(), row.note));
-        }
+        let note = match (row.note, row.verdict) {
+            ("", Verdict::Absent) => "it has no meaning here",
+            ("", _) => return,
+            (note, _) => note,
+        };
+        self.differences.push(format!("`{}`: {note}", row.name()));
     }
 
     fn take(&mut self, given: &Given<'_>) -> Result<(), DamoError> {
@@ -156,6 +165,7 @@ impl Translator<'_> {
         let value = values.first().map_or("", String::as_str);
         match row.ours {
             "{input}" => value.clone_into(&mut self.input),
+            "{output}" => value.clone_into(&mut self.output),
             "{monitored}" => self.watch(value),
             "{style}" => self
                 .style(value)
@@ -213,9 +223,12 @@ impl Translator<'_> {
     }
 
     fn finish(mut self, is_kernel: bool) -> Result<DamoTranslation, DamoError> {
-        let input = self.input;
-        for word in self.words.iter_mut().filter(|word| *word == "{input}") {
-            word.clone_from(&input);
+        for word in &mut self.words {
+            match word.as_str() {
+                "{input}" => word.clone_from(&self.input),
+                "{output}" => word.clone_from(&self.output),
+                _ => {}
+            }
         }
         let mut configuration = None;
         let file = self.parameters.file();

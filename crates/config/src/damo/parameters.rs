@@ -7,10 +7,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::DamoError;
 use super::values::{filter, probe_filter, quota_goal, regions};
-
-pub(super) type Values = Vec<String>;
+use super::{DamoError, Values};
 
 /// Parameters in order.
 #[derive(Default)]
@@ -266,7 +264,11 @@ impl Parameters {
                 }
             }
         }
-        if sizes.iter().sum::<usize>() != contexts.len() {
+        if sizes
+            .iter()
+            .fold(0, |sum: usize, size| sum.saturating_add(*size))
+            != contexts.len()
+        {
             if !sizes.iter().all(|size| *size == 0) {
                 return Err(DamoError::Values {
                     option: "--nr_ctxs".to_owned(),

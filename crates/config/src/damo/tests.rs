@@ -125,6 +125,7 @@ fn what_has_no_translation_says_what_to_use() {
         "allow|reject",
     );
     check("start --nr_ctxs 3", "add up to 1");
+    check("start --nr_ctxs 18446744073709551615 1", "add up to 1");
 }
 
 #[test]

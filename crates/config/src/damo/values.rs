@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::DamoError;
-use super::parameters::Values;
+use super::{DamoError, Values};
 
 pub(super) fn regions(ranges: Option<&Values>) -> Result<Vec<Value>, DamoError> {
     let ranges = ranges

@@ -28,9 +28,16 @@ const FILES: [(&str, &str); 9] = [
         6.15 monitoring_attrs/intervals/intervals_goal/ access_bp=0 aggrs=0 min_sample_us=0 max_sample_us=0
         6.18 addr_unit=1
         7.2 pause=N
-        7.2 monitoring_attrs/probes/ nr_probes=0",
+        7.2 monitoring_attrs/probes/ nr_probes=0
+        8.0 monitoring_attrs/sample/primitives/ page_table=Y page_fault=N
+        8.0 monitoring_attrs/sample/filters/ nr_filters=0",
     ),
-    ("nr_probes", "7.2 filters/ nr_filters=0"),
+    (
+        "nr_probes",
+        "7.2 filters/ nr_filters=0
+        8.0 weight=0
+        8.0 preps/ nr_preps=0",
+    ),
     (
         "nr_targets",
         "5.18 pid_target=0
@@ -67,7 +74,8 @@ const FILES: [(&str, &str); 9] = [
         "5.18 target_value=0 current_value=0
         6.9 target_metric=user_input
         6.16 nid=0
-        6.19 path=",
+        6.19 path=
+        8.0 complement=N",
     ),
     (
         "nr_filters",
@@ -160,7 +168,8 @@ pub(super) fn takes(level: Level, path: &TreePath, value: &str) -> bool {
         "target_metric" => is_word_of(METRICS),
         "type" => takes_filter(level, &path.parent().parent(), value),
         "goal_tuner" => ["consist", "temporal"].contains(&value),
-        "matching" | "allow" | "pause" | "obsolete_target" => ["Y", "N"].contains(&value),
+        "matching" | "allow" | "pause" | "obsolete_target" | "complement" | "page_table"
+        | "page_fault" => ["Y", "N"].contains(&value),
         "memcg_path" | "path" => true,
         "target_nid" => value.parse::<i32>().is_ok(),
         _ => value.parse::<u64>().is_ok(),

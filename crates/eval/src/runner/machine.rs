@@ -11,6 +11,7 @@ use crate::journal::RunMachine;
 use crate::{Experiment, RunConfiguration};
 use anyhow::{Context, bail, ensure};
 use isotherm_linux::meminfo::Meminfo;
+use isotherm_linux::swap::{SwapArea, SwapSetup, ZramOptions};
 use isotherm_linux::{host, process, state, swap};
 
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
@@ -46,7 +47,7 @@ impl Machine {
                 machine.set_up_zram(bytes)?;
             } else {
                 ensure!(
-                    swap::is_in_memory(),
+                    SwapArea::are_in_memory(),
                     "there is swap on disk, which runs would use besides the experiment's zram; take \
                      it away first (`swapoff -a`), or leave `zram` out of the experiment"
                 );
@@ -91,7 +92,11 @@ impl Machine {
             bytes,
             device: None,
         });
-        let device = swap::set_up_zram(bytes).context("cannot set up the experiment's swap")?;
+        let options = ZramOptions {
+            bytes,
+            ..ZramOptions::default()
+        };
+        let device = SwapSetup::zram(&options).context("cannot set up the experiment's swap")?;
         zram.device = Some(device);
         self.note()
     }
@@ -151,7 +156,7 @@ impl Drop for Machine {
 }
 
 fn take_away(device: Option<&Path>) -> Result<(), swap::SwapError> {
-    match device.map(swap::take_down_zram) {
+    match device.map(SwapSetup::take_down) {
         // Another process has removed it.
         None | Some(Ok(()) | Err(swap::SwapError::NotOurDevice(_))) => Ok(()),
         Some(Err(error)) => Err(error),

@@ -8,12 +8,21 @@ use crate::process::Process;
 /// Number of pages that are enough to measure with.
 pub const PAGES: usize = 512;
 
-/// Copies at most `pages` pages, spread over a process's private memory.
-pub fn content_of(pid: u32, pages: usize) -> Result<Vec<u8>> {
+/// Copies at most `pages` pages, spread over a process's private memory, or over those parts of it that lie `within`.
+pub fn content_of(pid: u32, pages: usize, within: Option<&[AddressRange]>) -> Result<Vec<u8>> {
     let process = Process::open(pid)?;
     let mappings = process.mappings()?;
     let private = mappings.iter().filter(|area| area.is_private_anonymous());
-    let ranges: Vec<AddressRange> = private.map(|area| area.range).collect();
+    let mut ranges: Vec<AddressRange> = private.map(|area| area.range).collect();
+    if let Some(within) = within {
+        let is_private = |part: &&AddressRange| {
+            let next = ranges.partition_point(|range| range.end <= part.start);
+            ranges
+                .get(next)
+                .is_some_and(|range| range.start <= part.start && part.end <= range.end)
+        };
+        ranges = within.iter().filter(is_private).copied().collect();
+    }
     let bytes: u64 = ranges.iter().map(|range| range.len()).sum();
     // Much of an address space may be empty: more addresses are tried than are wanted.
     let step = (bytes / PAGE_SIZE / (64 * pages.max(1) as u64)).max(1) * PAGE_SIZE;

@@ -11,6 +11,7 @@
 //! more, as paging out evicts its caches.
 
 mod content;
+mod kinds_of_swap;
 pub mod subject;
 
 use std::process::Command;
@@ -27,9 +28,11 @@ use crate::clock::process_cpu;
 use crate::load::CpuTimes;
 use crate::probe::ProbeError;
 use crate::process::{Advised, Process, ProcessError};
+use crate::swap::SwapError;
 use crate::{host, swap};
 
 pub use content::{PAGES, content_of, made_up_content};
+pub use kinds_of_swap::compare_swap;
 use subject::Subject;
 
 /// Bytes that the subject holds, and that are paged out.
@@ -54,6 +57,8 @@ pub enum CalibrationError {
     Probe(#[from] ProbeError),
     #[error(transparent)]
     Process(#[from] ProcessError),
+    #[error(transparent)]
+    Swap(#[from] SwapError),
     #[error("there is no content to measure with: {0} bytes are not a page")]
     Content(usize),
     #[error("cannot see which memory of process {0} is there (/proc/{0}/pagemap)")]

@@ -1,7 +1,10 @@
-//! Swap: its size, the usable part of it, its own memory use, and zram that is set up for it and removed again
-//! ([`set_up_zram`]).
+//! Swap: its size, the usable part of it, its own memory use, and what is set up for it and removed again
+//! ([`SwapSetup`]).
 
+mod area;
+mod note;
 mod zram;
+mod zswap;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,9 +15,14 @@ use isotherm_policy::Refusal;
 use crate::meminfo::Meminfo;
 use crate::text;
 
-pub use zram::{
-    SwapError, TakenDown, compression_of, set_up_zram, take_down_all_zram, take_down_zram,
-};
+pub(crate) use area::{PRIORITY_MAX, impossible, swap_off, swap_on};
+pub use area::{SwapArea, SwapError};
+pub(crate) use note::Part;
+pub use note::{SwapSetup, TakenDown};
+pub(crate) use zram::ZramDevice;
+pub use zram::ZramOptions;
+pub use zswap::ZswapOptions;
+pub(crate) use zswap::{Setting, SwapFile};
 
 /// Minimum bytes of swap that are left to the system ([`SwapFacts::reserve`]).
 const RESERVE_MIN: u64 = 64 << 20;
@@ -73,20 +81,6 @@ pub fn facts() -> SwapFacts {
     }
 }
 
-/// Whether all swap in use is compressed memory (zram), which is read at once and page by page.
-pub fn is_in_memory() -> bool {
-    let areas = areas();
-    !areas.is_empty() && areas.iter().all(|area| area.starts_with("/dev/zram"))
-}
-
-/// Returns the devices and files that are in use as swap.
-fn areas() -> Vec<String> {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let lines = swaps.lines().skip(1);
-    let names = lines.filter_map(|line| line.split_whitespace().next());
-    names.map(str::to_owned).collect()
-}
-
 /// Returns the bytes of memory that compressed swap takes at present: the pools of all zram devices, whichever program
 /// made them, and of zswap. The saving of paging out is the bytes paged out minus the growth of this value. Zero if
 /// there is neither, or if it cannot be read.
@@ -100,11 +94,11 @@ pub fn pool_bytes() -> u64 {
 
 /// Describes the swap in use: `zram (lz4)`, or the name of a disk.
 pub(crate) fn describe() -> String {
-    let names = areas().into_iter().map(|area| {
-        if area.starts_with("/dev/zram") {
-            format!("zram ({})", compression_of(Path::new(&area)))
+    let names = SwapArea::all().into_iter().map(|area| {
+        if area.is_zram() {
+            format!("zram ({})", SwapArea::compression_of(&area.path))
         } else {
-            area
+            area.path.display().to_string()
         }
     });
     let mut names: Vec<String> = names.collect();
@@ -114,14 +108,23 @@ pub(crate) fn describe() -> String {
 
 /// Returns the bytes that all zram devices hold, and the memory they take for them.
 pub(crate) fn held_and_taken() -> (u64, u64) {
-    let texts = zram_statistics().filter_map(|path| fs::read_to_string(path).ok());
-    let numbers = texts.filter_map(|text| {
-        let held = text.split_whitespace().next()?.parse().ok()?;
-        Some((held, mem_used(&text)?))
-    });
+    let numbers = zram_statistics().filter_map(|path| held_by(&path));
     numbers.fold((0, 0), |sum: (u64, u64), one: (u64, u64)| {
         (sum.0 + one.0, sum.1 + one.1)
     })
+}
+
+/// Returns the bytes that a zram device holds, and the memory it takes for them, from its `mm_stat`.
+pub(crate) fn held_by(mm_stat: &Path) -> Option<(u64, u64)> {
+    let text = fs::read_to_string(mm_stat).ok()?;
+    let held = text.split_whitespace().next()?.parse().ok()?;
+    Some((held, mem_used(&text)?))
+}
+
+/// Returns the same of zswap, which `/proc/meminfo` shows since Linux 5.19.
+pub(crate) fn held_by_zswap() -> Option<(u64, u64)> {
+    let memory = Meminfo::read();
+    memory.get("Zswapped").zip(memory.get("Zswap"))
 }
 
 /// Returns the third number of zram's `mm_stat` (Documentation/admin-guide/blockdev/zram.rst).

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, PAGE_SIZE, TargetId};
 use isotherm_linux::act::{ActOptions, ProcessActuator};
 use isotherm_linux::process::Process;
-use isotherm_linux::swap;
+use isotherm_linux::swap::{self, SwapSetup, ZramOptions};
 use isotherm_policy::scheme::{Action, OpsFilter};
 use isotherm_policy::{Actuator, Refusal};
 
@@ -28,15 +28,22 @@ impl Swap {
         if swap::facts().total > 0 {
             return Some(Self { ours: None });
         }
-        let device = or_skip(swap::set_up_zram(256 << 20))?;
+        let device = or_skip(zram(256 << 20))?;
         Some(Self { ours: Some(device) })
     }
+}
+
+fn zram(bytes: u64) -> Result<PathBuf, swap::SwapError> {
+    SwapSetup::zram(&ZramOptions {
+        bytes,
+        ..ZramOptions::default()
+    })
 }
 
 impl Drop for Swap {
     fn drop(&mut self) {
         if let Some(device) = &self.ours {
-            swap::take_down_zram(device).expect("our own swap");
+            SwapSetup::take_down(device).expect("our own swap");
         }
     }
 }
@@ -63,11 +70,11 @@ fn on_swap(options: ActOptions, check: impl FnOnce(&mut ProcessActuator, &Memory
 fn swap_is_taken_away_device_by_device() {
     let _turn = alone();
     let before = swap::facts().total;
-    let (first, second) = match (swap::set_up_zram(8 << 20), swap::set_up_zram(16 << 20)) {
+    let (first, second) = match (zram(8 << 20), zram(16 << 20)) {
         (Ok(first), Ok(second)) => (first, second),
         (first, second) => {
             for device in [&first, &second].into_iter().flatten() {
-                swap::take_down_zram(device).expect("our own swap");
+                SwapSetup::take_down(device).expect("our own swap");
             }
             skip(&first.and(second).expect_err("one of them failed"));
             return;
@@ -76,10 +83,10 @@ fn swap_is_taken_away_device_by_device() {
     // One page of each holds the header.
     let sizes = |mib: u64| (mib << 20) - PAGE_SIZE;
     let both = swap::facts().total - before;
-    swap::take_down_zram(&first).expect("our own swap");
+    SwapSetup::take_down(&first).expect("our own swap");
     let one = swap::facts().total - before;
-    let again = swap::take_down_zram(&first);
-    swap::take_down_zram(&second).expect("our own swap");
+    let again = SwapSetup::take_down(&first);
+    SwapSetup::take_down(&second).expect("our own swap");
     assert_eq!((both, one), (sizes(8) + sizes(16), sizes(16)));
     let is_refused = matches!(again, Err(swap::SwapError::NotOurDevice(_)));
     assert!(is_refused, "{again:?}");

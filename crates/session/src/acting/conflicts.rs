@@ -14,7 +14,7 @@ use super::is_dry_run;
 
 /// Returns warnings for the user of a session before it starts, one sentence each.
 pub fn warnings(spec: &SessionSpec) -> Vec<String> {
-    if spec.world == World::Kernel {
+    if spec.world != World::Linux {
         return of_kernel_schemes(spec);
     }
     let is_simulated = |context: &ContextSpec| context.targets == TargetSpec::Simulated;

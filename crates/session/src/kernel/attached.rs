@@ -257,6 +257,11 @@ impl Monitor for AttachedMonitor {
         self.fetch(items)
     }
 
+    fn summary(&self, _cpu: CpuLedger) -> Option<String> {
+        let names: Vec<&str> = self.kdamonds.values().map(|of| of.name.as_str()).collect();
+        Some(format!("listened to: {}", names.join(", ")))
+    }
+
     fn status(&self, cpu: CpuLedger) -> MonitorStatus {
         let kdamonds = self.kdamonds.keys().filter_map(|pid| task_cpu(*pid));
         let kdamonds = kdamonds.fold(Nanos(0), |sum, cpu| sum + cpu);

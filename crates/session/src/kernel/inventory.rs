@@ -282,7 +282,7 @@ mod tests {
         };
         let spec = request.act_or_watch(&theirs.contexts, None);
         let spec = spec.expect("it says all");
-        let mut fake = FakeTree::new(Level(7, 2), &[]);
+        let mut fake = FakeTree::new(Level(8, 0), &[]);
         for (path, text) in crate::kernel_plan(&spec).expect("a plan") {
             let path = TreePath::parse(&path).expect("a place in the tree");
             fake.write(&path, &text).expect("it is taken");

@@ -93,7 +93,7 @@ fn content_of_all(processes: &[ProcessSpec]) -> anyhow::Result<Vec<u8>> {
     }
     let mut content = Vec::new();
     for pid in &pids {
-        content.extend(content_of(*pid, (PAGES / pids.len()).max(1))?);
+        content.extend(content_of(*pid, (PAGES / pids.len()).max(1), None)?);
     }
     content.truncate(PAGES * PAGE_SIZE as usize);
     Ok(content)
