@@ -219,18 +219,12 @@ fn every_option_of_damo_becomes_a_command_that_parses_or_is_refused() {
             (Ok(_), true) => wrong.push(format!("{line}: not refused")),
             (Err(error), false) => wrong.push(format!("{line}: {error}")),
             (Ok(translation), false) => {
+                let command = translation.command.join(" ");
                 let parsed =
                     Cli::try_parse_from(["isotherm".to_owned()].iter().chain(&translation.command));
-                let is_help = |error: &clap::Error| error.exit_code() == 0;
-                if let Err(error) = parsed
-                    .map(drop)
-                    .or_else(|error| if is_help(&error) { Ok(()) } else { Err(error) })
-                {
-                    wrong.push(format!(
-                        "{line}: {}: {error}",
-                        translation.command.join(" ")
-                    ));
-                }
+                // Help ends parsing, too, and is no error.
+                let error = parsed.err().filter(|error| error.exit_code() != 0);
+                wrong.extend(error.map(|error| format!("{line}: {command}: {error}")));
             }
         }
     }

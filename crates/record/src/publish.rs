@@ -4,8 +4,8 @@
 //! lowest is [`BEGIN`]: distances, alignment and what is mapped beside what stay. Stacks, functions and notes are left
 //! out.
 //!
-//! What stays: sizes, times of day, access patterns, costs, the kernel's release, the kinds of mappings (`[heap]`), and
-//! physical addresses. A known program may be recognised by these.
+//! A published record keeps sizes, times of day, access patterns, costs, the kernel's release, kinds of mappings
+//! (`[heap]`) and physical addresses. Readers may recognise a program that they know by these.
 
 use std::collections::BTreeMap;
 
@@ -66,16 +66,17 @@ impl Publisher {
         }
     }
 
+    /// Moves an address of a target. The first one decides how far.
+    fn address(&mut self, target: TargetId, address: &mut u64) {
+        let first = *address;
+        let down = || Some((first - first % BLOCK_SIZE).wrapping_sub(BEGIN));
+        let moved = self.moved.entry(target).or_insert_with(down);
+        *address = address.wrapping_sub(moved.unwrap_or(0));
+    }
+
     fn range(&mut self, target: TargetId, range: &mut AddressRange) {
-        let down = |start: u64| Some((start - start % BLOCK_SIZE).wrapping_sub(BEGIN));
-        let moved = self
-            .moved
-            .entry(target)
-            .or_insert_with(|| down(range.start));
-        if let Some(distance) = *moved {
-            range.start = range.start.wrapping_sub(distance);
-            range.end = range.end.wrapping_sub(distance);
-        }
+        self.address(target, &mut range.start);
+        self.address(target, &mut range.end);
     }
 
     /// Returns an item without names; `None` if it holds nothing else.
@@ -110,17 +111,13 @@ impl Publisher {
                     self.range(target, &mut region.range);
                 }
                 for block in &mut snapshot.blocks {
-                    let mut range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
-                    self.range(target, &mut range);
-                    block.block = range.start;
+                    self.address(target, &mut block.block);
                 }
             }
             Item::Pages(pages) => {
                 let target = pages.target;
                 for block in &mut pages.blocks {
-                    let mut range = AddressRange::new(block.block, block.block + BLOCK_SIZE);
-                    self.range(target, &mut range);
-                    block.block = range.start;
+                    self.address(target, &mut block.block);
                 }
             }
             Item::Calibration(sample) => {

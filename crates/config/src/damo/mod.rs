@@ -166,7 +166,8 @@ impl Translator<'_> {
         match row.ours {
             "{input}" => value.clone_into(&mut self.input),
             "{output}" => value.clone_into(&mut self.output),
-            "{monitored}" => self.watch(value),
+            "{monitored}" if value == "ongoing" => {}
+            "{monitored}" => self.parameters.add("TARGET", values.clone())?,
             "{style}" => self
                 .style(value)
                 .ok_or_else(|| refused("there is no such style"))?,
@@ -185,22 +186,6 @@ impl Translator<'_> {
         }
         self.differ(row);
         Ok(())
-    }
-
-    /// Watches the target of `damo monitor`.
-    fn watch(&mut self, target: &str) {
-        match target {
-            "ongoing" => {}
-            "paddr" => self.words.push("--physical".to_owned()),
-            pid if pid.parse::<u32>().is_ok() => {
-                self.words.extend(["--pid".to_owned(), pid.to_owned()]);
-            }
-            command => {
-                self.words.push("--".to_owned());
-                self.words
-                    .extend(command.split_whitespace().map(str::to_owned));
-            }
-        }
     }
 
     /// Takes a style of `damo report access`; some are reports of their own.
@@ -244,6 +229,9 @@ impl Translator<'_> {
                 } else {
                     self.words.extend(self.parameters.flags());
                 }
+            }
+            "monitor" if !self.parameters.is_empty() => {
+                self.words.extend(self.parameters.flags());
             }
             "start" | "tune" | "schemes" | "args damon" => {
                 configuration = Some(self.parameters.kdamonds()?);

@@ -50,6 +50,10 @@ impl Parameters {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.started.is_empty()
+    }
+
     /// Whether there are schemes, or more than one context.
     pub(super) fn acts(&self) -> bool {
         let names = [
@@ -201,9 +205,19 @@ impl Parameters {
             return json_of("--kdamonds", text);
         }
         let nr = self.nr_contexts();
-        let targets = self.divided_or_first("--target_pid", "--nr_targets", "--damon_ctx", nr)?;
+        let marker = "--damon_ctx";
+        let of_contexts = |name: &str, numbers: &str| {
+            if nr > 1 && !self.has(numbers) && !self.has(marker) {
+                return Err(DamoError::Values {
+                    option: name.to_owned(),
+                    wanted: format!("{numbers} or {marker}, as there are {nr} contexts"),
+                });
+            }
+            self.divided(name, numbers, marker, nr)
+        };
+        let targets = of_contexts("--target_pid", "--nr_targets")?;
         let nr_schemes = self.list("--damos_action").len();
-        let owners = self.divided_or_first("--damos_action", "--nr_schemes", "--damon_ctx", nr)?;
+        let owners = of_contexts("--damos_action", "--nr_schemes")?;
         let goals = ("--damos_quota_goal", "--damos_nr_quota_goals");
         let goals = self.divided(goals.0, goals.1, "--damos_scheme", nr_schemes.max(1))?;
         let filters = ("--damos_filter", "--damos_nr_filters");
@@ -228,23 +242,6 @@ impl Parameters {
             .into_iter()
             .map(|contexts| json!({ "contexts": contexts }));
         Ok(json!({ "kdamonds": kdamonds.collect::<Vec<_>>() }))
-    }
-
-    /// Divides options among contexts; without markers and numbers, all are of the first.
-    fn divided_or_first(
-        &self,
-        name: &str,
-        numbers: &str,
-        marker: &str,
-        nr: usize,
-    ) -> Result<Vec<Vec<&Values>>, DamoError> {
-        if self.has(numbers) || self.has(marker) || nr == 1 {
-            return self.divided(name, numbers, marker, nr);
-        }
-        Err(DamoError::Values {
-            option: name.to_owned(),
-            wanted: format!("{numbers} or {marker}, as there are {nr} contexts"),
-        })
     }
 
     /// Divides contexts among kdamonds; without markers and numbers, all are of the first.

@@ -64,7 +64,11 @@ fn commands_become_ours() {
         "report heatmap damon.data -o x.svg --columns 80 --rows 40",
     );
     check("monitor paddr", "top --physical");
+    check("monitor ongoing", "top");
+    check("monitor 7", "top --pid 7");
     check("stop", "stop");
+    let kernel = translate(&words("monitor 'sleep 5'"), true).expect("a command");
+    assert_eq!(kernel.command.join(" "), "top --world kernel -- sleep 5");
     let kernel = translate(&words("record 7"), true).expect("a command");
     assert_eq!(
         kernel.command[4..],

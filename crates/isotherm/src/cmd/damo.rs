@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context as _;
 use isotherm_config::World;
 use isotherm_config::damo::{DAMO_CONFIG, DamoTranslation, translate};
+use isotherm_record::quoted;
 
 use crate::flags::{WORLDS, one_of};
 use crate::out;
@@ -83,13 +84,4 @@ fn execute(translation: &DamoTranslation) -> anyhow::Result<ExitCode> {
     let status = Command::new(own).args(words).status();
     let status = status.context("cannot run the translated command")?;
     Ok(ExitCode::from(status.code().map_or(2, |code| code as u8)))
-}
-
-/// Returns a word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }

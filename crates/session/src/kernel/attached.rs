@@ -90,7 +90,6 @@ impl AttachedMonitor {
             let Some(pid) = kdamond.pid.and_then(|pid| u32::try_from(pid).ok()) else {
                 continue;
             };
-            let intervals = kdamond.sample_interval.zip(kdamond.aggregation_interval);
             let is_physical = kdamond.operations == Some(Operations::Paddr.name());
             let found = Followed {
                 pids: if is_physical {
@@ -99,11 +98,10 @@ impl AttachedMonitor {
                     kdamond.pids.clone()
                 },
                 name: format!("kdamond {at}"),
-                intervals: intervals.map(|(sample, aggregation)| Intervals {
-                    sample,
-                    aggregation,
-                    ..UNKNOWN
-                }),
+                intervals: kdamond
+                    .sample_interval
+                    .zip(kdamond.aggregation_interval)
+                    .map(known),
                 ..Followed::default()
             };
             self.follow(pid, found, &mut running)?;
@@ -115,13 +113,9 @@ impl AttachedMonitor {
             };
             let found = Followed {
                 name: module.name.to_owned(),
-                intervals: time("sample_interval").zip(time("aggr_interval")).map(
-                    |(sample, aggregation)| Intervals {
-                        sample,
-                        aggregation,
-                        ..UNKNOWN
-                    },
-                ),
+                intervals: time("sample_interval")
+                    .zip(time("aggr_interval"))
+                    .map(known),
                 ..Followed::default()
             };
             if let Some(pid) = module.pid {
@@ -211,6 +205,14 @@ impl AttachedMonitor {
             let text = format!("{lost} of DAMON's events did not fit into the buffer");
             items.push(Item::Note { time: now, text });
         }
+    }
+}
+
+fn known((sample, aggregation): (Nanos, Nanos)) -> Intervals {
+    Intervals {
+        sample,
+        aggregation,
+        ..UNKNOWN
     }
 }
 

@@ -4,7 +4,7 @@
 //! As in the kernel, there is one kdamond for each context. Each is a [`Monitor`] of its own; all kdamonds share the
 //! tree of files and the events ([`SharedDamon`]).
 //!
-//! What others have set up can be listened to ([`World::Attached`], `attached.rs`).
+//! `attached.rs` only reads the events of kdamonds that other programs run ([`World::Attached`]).
 //!
 //! Schemes begin held (`stat`), until [`crate::Acting`] releases them.
 //!
