@@ -37,6 +37,9 @@ pub(crate) struct NotedProcess {
     pub(crate) started: Nanos,
     /// Pages that were in memory before it was parked, by address.
     pub(crate) resident: Vec<AddressRange>,
+    /// Those of them that stayed; none if that is not known, or if it was woken since.
+    #[serde(default)]
+    pub(crate) remained: Option<Vec<AddressRange>>,
     /// Pages in the order of their return at earlier wakes.
     pub(crate) order: Order,
 }

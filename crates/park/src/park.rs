@@ -120,6 +120,7 @@ fn page_all_out(
         noted.push(NotedProcess {
             // What an earlier call has paged out is parked still.
             resident: sorted(&[&before.resident[..], &resident].concat()),
+            remained: None,
             ..before
         });
         all.push((process, resident, rss));
@@ -129,15 +130,17 @@ fn page_all_out(
     let total: u64 = all.iter().map(|(_, resident, _)| bytes(resident)).sum();
     let mut tried = 0;
     let mut was_stopped = false;
-    for (process, resident, _) in &all {
+    for ((process, resident, _), noted) in all.iter().zip(&mut note.processes) {
         was_stopped |= !page_out(process, resident, |more| {
             tried += more;
             goes_on(tried.min(total), total)
         })?;
+        noted.remained = process.present(&noted.resident).ok();
         if was_stopped {
             break;
         }
     }
+    note.write()?;
     let parked = all.iter().map(|(process, _, rss)| ParkedProcess {
         pid: process.pid(),
         name: process.name(),

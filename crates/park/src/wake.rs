@@ -42,7 +42,7 @@ pub struct WakeReport {
     pub prefetched_bytes: u64,
     /// Time that this took, in seconds. The group ran meanwhile, unless it was frozen.
     pub prefetch_seconds: f64,
-    /// Bytes that the processes read back themselves, while they were watched.
+    /// Bytes that the processes read back themselves, from when they were parked until the end of the watch.
     pub returned_bytes: u64,
 }
 
@@ -119,17 +119,19 @@ struct Waking<'a> {
     noted: NotedProcess,
     /// Bytes that had not left.
     present_bytes: u64,
-    /// Pages that had not left, or are in the order, by address.
+    /// Pages that did not leave, or are in the order, by address.
     known: Vec<AddressRange>,
 }
 
 impl<'a> Waking<'a> {
-    fn new(process: &'a Process, noted: NotedProcess) -> anyhow::Result<Self> {
+    fn new(process: &'a Process, mut noted: NotedProcess) -> anyhow::Result<Self> {
         let present = process.present(&noted.resident)?;
+        // What came back before this command saw that the group runs was needed first.
+        let known = noted.remained.take().unwrap_or(present.clone());
         Ok(Self {
             process,
             present_bytes: bytes(&present),
-            known: sorted(&[&present[..], &noted.order].concat()),
+            known: sorted(&[&known[..], &noted.order].concat()),
             noted,
         })
     }

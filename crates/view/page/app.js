@@ -82,9 +82,9 @@ export class App {
     this.comparison = null;
     this.layers.clear();
     this.open(Math.min(this.index ?? 0, this.container.json.records.length - 1), before.label);
-    const {view} = before, by = view.t1 >= before.end * 0.999 ? heat.end - before.end : 0;
-    const isWhole = view.t0 <= 0 && by > 0, scale = heat.height / before.height;
-    heat.setView({t0: isWhole ? 0 : view.t0 + by, t1: view.t1 + by, v0: view.v0 * scale, v1: view.v1 * scale});
+    const {view} = before, isLatest = view.t1 >= before.end * 0.999, by = isLatest ? heat.end - before.end : 0;
+    const isWhole = view.t0 <= 0 && isLatest, scale = heat.height / before.height;
+    heat.setView({t0: isWhole ? 0 : view.t0 + by, t1: isLatest ? heat.end : view.t1, v0: view.v0 * scale, v1: view.v1 * scale});
     if (before.selection) heat.setSelection(before.selection);
   }
 

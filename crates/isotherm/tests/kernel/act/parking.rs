@@ -128,10 +128,13 @@ fn a_group_is_parked_whenever_it_idles_and_woken_when_it_runs() {
     parked.ask();
     let woken = next("woken");
     assert_eq!(woken["prefetched_bytes"], 0, "{woken}");
+    // Also what came back before it was seen to run.
+    let returned = woken["returned_bytes"].as_u64();
+    assert!(returned.is_some_and(|bytes| bytes >= 8 << 20), "{woken}");
     next("parked");
     parked.ask();
     let woken = next("woken");
     let ahead = woken["prefetched_bytes"].as_u64();
-    assert!(ahead.is_some_and(|ahead| ahead > 0), "{woken}");
+    assert!(ahead.is_some_and(|ahead| ahead >= 8 << 20), "{woken}");
     keeping.interrupt();
 }
