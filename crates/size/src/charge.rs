@@ -20,6 +20,10 @@ pub(crate) const UNSEEN_MIN: u64 = 1 << 20;
 /// for each.
 const KERNEL_OF_CACHE: f64 = 0.03;
 
+/// Time to reclaim a page of page cache, likely and at most: clean pages take 0.1 to 0.2 us, dirty ones up to 1.4
+/// (`experiments/reclaim.py`).
+const RECLAIM_NS: [f64; 2] = [200.0, 1500.0];
+
 /// Time after which the kernel has written what was dirty before: `dirty_expire_centisecs` (30 s by default), a round
 /// of its flusher (5 s), and one of our scans (up to 10 s).
 const WRITTEN_BACK: Nanos = Nanos(45_000_000_000);
@@ -57,6 +61,8 @@ pub(crate) struct Charges {
     pub(crate) foreign: Option<u64>,
     /// Swap of the machine.
     pub(crate) swap: Option<u64>,
+    /// Growth of page cache, summed up: at least this much came in.
+    streamed: u64,
     /// Unmapped page cache at the last scan of it.
     cached: Option<CachedBytes>,
     dirty: Dirty,
@@ -107,6 +113,8 @@ impl Charges {
         let before = self.at.replace(now.time);
         if before.is_none() {
             self.first = *charge;
+        } else if let Some((now, before)) = charge.page_cache.zip(self.last.page_cache) {
+            self.streamed += now.saturating_sub(before);
         }
         self.last = *charge;
         self.sum += charge.total.unwrap_or(0);
@@ -174,6 +182,11 @@ impl Charges {
         let has_risen = self.first.peak.is_some() && self.last.peak > self.first.peak;
         let peak = self.last.peak.filter(|_| has_risen);
         peak.unwrap_or(0).saturating_sub(self.total.unwrap_or(0))
+    }
+
+    /// Returns the likely and the greatest time that the kernel would take to reclaim what came in, at a limit below it.
+    pub(crate) fn reclaim_ns(&self) -> [f64; 2] {
+        RECLAIM_NS.map(|ns| ns * (self.streamed / PAGE_SIZE) as f64)
     }
 
     /// Returns the time that the group has spent to read back what was reclaimed, as the kernel counts it.

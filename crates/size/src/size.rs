@@ -250,9 +250,13 @@ impl Losses {
         (cost_of(lost, self.costs[1]) / 1e9 / self.seconds / self.nr_running).min(1.0)
     }
 
+    fn allowed_ns(self) -> f64 {
+        self.max_slowdown * self.seconds * self.nr_running * 1e9
+    }
+
     /// Returns the least memory for accesses in `order`, in bytes; at most `most`.
     fn least(self, order: &Order, most: u64) -> SizeEstimate {
-        let allowed_ns = self.max_slowdown * self.seconds * self.nr_running * 1e9;
+        let allowed_ns = self.allowed_ns();
         let [low, middle, high] = self.costs;
         let bytes = |misses: &Misses, costs| misses.least_for(allowed_ns, costs) * PAGE_SIZE;
         SizeEstimate {
@@ -508,7 +512,7 @@ impl Size {
     }
 
     /// Returns what to set for a need of `request`. A program that loses more than is allowed now needs at least what it
-    /// has.
+    /// has, and one that would lose that by reclaim of its page cache needs all of it.
     fn advice(
         &self,
         losses: Losses,
@@ -516,9 +520,17 @@ impl Size {
         burst: u64,
         swap: SizeEstimate,
     ) -> SizeAdvice {
+        let peak = self.charges.total.unwrap_or(0);
         if losses.present > Some(losses.max_slowdown) {
             request.bytes = request.bytes.max(self.charges.mean());
-            request.high_bytes = request.high_bytes.max(self.charges.total.unwrap_or(0));
+            request.high_bytes = request.high_bytes.max(peak);
+        }
+        let [likely, most] = { self.charges.reclaim_ns() }.map(|ns| ns > losses.allowed_ns());
+        for (loses, need) in [
+            (likely, &mut request.bytes),
+            (most, &mut request.high_bytes),
+        ] {
+            *need = (*need).max(if loses { peak } else { 0 });
         }
         let burst = burst.max(self.charges.hidden_burst());
         let limit = request.plus(SizeEstimate::exactly(burst));
