@@ -79,6 +79,22 @@ impl SwapMeasured {
     }
 }
 
+/// Latency and bandwidth of a memory node for one thread on the processors of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NodeMeasured {
+    /// Node whose processors read.
+    pub cpu_node: u32,
+    /// Node whose memory is read.
+    pub node: u32,
+    /// Time of a load that waits for the one before it.
+    pub latency_ns: Option<Measured>,
+    /// Bytes that one thread reads in order, a second.
+    pub read_bytes_per_s: Option<Measured>,
+    /// Reason why it was not measured.
+    pub unknown: Option<String>,
+}
+
 /// Choice among several measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {

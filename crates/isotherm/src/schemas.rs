@@ -23,7 +23,7 @@ use isotherm_tune::Tuned;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
 
-use crate::cmd::{convert, record, reproduce, swap};
+use crate::cmd::{calibrate::MeasuredNodes, convert, record, reproduce, swap};
 use crate::out;
 
 pub(crate) struct Printed {
@@ -97,6 +97,7 @@ fn of_commands() -> Vec<Printed> {
         command("wake", out::schema::<WakeReport>()),
         command("tune", out::schema::<Tuned>()),
         command("calibrate", out::schema::<Calibration>()),
+        command("calibrate --nodes", out::schema::<MeasuredNodes>()),
         command("doctor", out::schema::<HostReport>()),
         command("damo", out::schema::<DamoTranslation>()),
         command("damon", out::schema::<KernelDamonReport>()),

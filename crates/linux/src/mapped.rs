@@ -73,7 +73,7 @@ impl Drop for Mapping {
     }
 }
 
-/// `len` values of `T` in memory that a BPF program also reads and writes.
+/// `len` values of `T` in memory of its own, or that a BPF program also reads and writes.
 ///
 /// The kernel runs our programs only inside our own `BPF_PROG_RUN` and iterator reads, on the
 /// calling thread; the map is private to this process. So while Rust code holds a reference, no
@@ -99,6 +99,19 @@ impl<T: Copy> MappedArray<T> {
             len,
             _owned: PhantomData,
         })
+    }
+
+    /// Maps new memory, whose values are zero.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+        Ok(Self {
+            mapping: Mapping::anonymous(len * size_of::<T>(), 0)?,
+            len,
+            _owned: PhantomData,
+        })
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 
     pub(crate) fn get(&self) -> &[T] {

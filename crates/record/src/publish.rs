@@ -14,6 +14,7 @@ use isotherm_engine::{AddressRange, BLOCK_SIZE, TargetId};
 use crate::convert::{Conversion, LeftOut};
 use crate::item::{Header, Item};
 use crate::machine::MachineSample;
+use crate::stacks::{HUGE_PAGES_SETTING, STACKS_SETTING};
 
 /// Lowest address of every target in a published record.
 const BEGIN: u64 = 1 << 36;
@@ -31,11 +32,15 @@ pub struct Publisher {
 impl Publisher {
     /// Returns a header without names: the command and the host's name are left out.
     pub fn header(&self, header: &Header) -> Header {
-        Header {
+        let mut header = Header {
             host: String::new(),
             command: Vec::new(),
             ..header.clone()
+        };
+        for of_code in [STACKS_SETTING, HUGE_PAGES_SETTING] {
+            header.settings.remove(of_code);
         }
+        header
     }
 
     /// Adds the numbers of different names that were replaced, by kind, and of items that were left out.

@@ -242,6 +242,7 @@ const key = answer => `${answer.measure}/${answer.at_least_s}`;
 /** @param {AnswerJson} answer */
 function titled(answer) {
   if (answer.measure === "resident") return "all that is resident";
+  if (answer.measure === "accessed") return "accessed in the last interval";
   if (answer.measure === "refaulted") return "brought back from swap";
   if (answer.measure === "waste") return "never written, of huge pages";
   return `idle for ${duration(answer.at_least_s)} and longer`;

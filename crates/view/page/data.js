@@ -30,7 +30,7 @@
  *   bounds: HugePoint[]}} HugeJson */
 /** @typedef {{scan_interval_s: number, resident_mean: number, unknown_mean: number, refault_cost_s: number, idle: ReclaimJson,
  *   backoff: ReclaimJson, huge: HugeJson|null, needed: string|null}} CurvesJson */
-/** One answer of the first-touch profile; arrays have an element per box. @typedef {{measure: "idle"|"resident"|"refaulted"|"waste", at_least_s: number, total: number, blamed: number,
+/** One answer of the first-touch profile; arrays have an element per box. @typedef {{measure: "idle"|"resident"|"accessed"|"refaulted"|"waste", at_least_s: number, total: number, blamed: number,
  *   likely: number, before_sampling: number, not_sampled: number, nr_others: number, others: number, boxes: Ref, depths: Ref, lefts: Ref, bytes: Ref,
  *   likely_bytes: Ref, list: {name: string, bytes: number, likely: number, inclusive: number}[], nr_unlisted: number, unlisted: number,
  *   huge: {bytes: number, read: number}|null}} AnswerJson */

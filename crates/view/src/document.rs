@@ -152,8 +152,8 @@ impl Accumulate for Document {
     }
 }
 
-/// Attributes memory to code: memory idle for each time that the record covers, resident memory, memory read back from
-/// swap, and the waste of huge pages.
+/// Attributes memory to code: memory idle for each time that the record covers, resident and accessed memory, memory
+/// read back from swap, and the waste of huge pages.
 fn blamed(mut blame: Blame) -> Vec<BlameReport> {
     let Some(resident) = blame.report_of(Measure::Resident, Nanos(0)) else {
         return Vec::new();
@@ -163,7 +163,7 @@ fn blamed(mut blame: Blame) -> Vec<BlameReport> {
     let idle = idle.filter_map(|age| blame.report_of(Measure::Idle, age));
     let mut all: Vec<BlameReport> = idle.collect();
     all.push(resident);
-    for measure in [Measure::Refaulted, Measure::Waste] {
+    for measure in [Measure::Accessed, Measure::Refaulted, Measure::Waste] {
         let report = blame.report_of(measure, Nanos(0));
         all.extend(report.filter(|report| report.total_bytes > 0));
     }

@@ -12,6 +12,7 @@
 
 mod content;
 mod kinds_of_swap;
+mod nodes;
 pub mod subject;
 
 use std::process::Command;
@@ -33,6 +34,7 @@ use crate::{host, swap};
 
 pub use content::{PAGES, content_of, made_up_content};
 pub use kinds_of_swap::compare_swap;
+pub use nodes::measure_nodes;
 use subject::Subject;
 
 /// Bytes that the subject holds, and that are paged out.

@@ -36,7 +36,7 @@ pub enum SecondaryTables {
 impl fmt::Display for SecondaryTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Kvm => "it runs a KVM guest",
+            Self::Kvm => "it runs a KVM guest (`isotherm record` inside it shows them)",
             Self::Vfio => "a device works on its memory (vfio)",
             Self::Rdma => "network cards work on its memory (RDMA)",
             Self::Gpu => "a GPU may work on its memory",

@@ -26,7 +26,7 @@ const MAX_FOLIO_PAGES: u64 = 512;
 
 /// The kernel's facts about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameFacts {
+pub(crate) struct FrameFacts {
     flags: u64,
     /// Number of page table entries that map the frame.
     pub mappings: u64,
@@ -34,23 +34,23 @@ pub struct FrameFacts {
 
 impl FrameFacts {
     /// Whether the frame is neither on an LRU list nor reclaimable: locked, hugetlb, or not ordinary memory.
-    pub fn is_special(self) -> bool {
+    pub(crate) fn is_special(self) -> bool {
         let special = bit::HUGETLB | bit::UNEVICTABLE | bit::NO_PAGE | bit::ZERO_PAGE;
         self.flags & special != 0
     }
 
     /// Whether the frame is anonymous memory.
-    pub fn is_anonymous(self) -> bool {
+    pub(crate) fn is_anonymous(self) -> bool {
         self.flags & bit::ANON != 0
     }
 
     /// Whether the frame is paged out to swap when it is reclaimed: anonymous or shared memory.
-    pub fn is_swap_backed(self) -> bool {
+    pub(crate) fn is_swap_backed(self) -> bool {
         self.flags & (bit::ANON | bit::SWAP_BACKED) != 0
     }
 
     /// Whether the frame is on an active list.
-    pub fn is_active(self) -> bool {
+    pub(crate) fn is_active(self) -> bool {
         self.flags & bit::ACTIVE != 0
     }
 }
@@ -66,7 +66,7 @@ pub struct Frames {
 
 impl Frames {
     /// Opens the files; needs CONFIG_PROC_PAGE_MONITOR and root.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         Ok(Self {
             flags: File::open("/proc/kpageflags")?,
             counts: File::open("/proc/kpagecount")?,
@@ -75,7 +75,7 @@ impl Frames {
     }
 
     /// Returns the kernel's facts about `frame`.
-    pub fn facts(&self, frame: u64) -> io::Result<FrameFacts> {
+    pub(crate) fn facts(&self, frame: u64) -> io::Result<FrameFacts> {
         Ok(FrameFacts {
             flags: read_word(&self.flags, frame)?,
             mappings: read_word(&self.counts, frame)?,

@@ -6,7 +6,8 @@
 //! Neither counts pages moved by move_pages(2), and so none of Isotherm's moves. `pgmigrate_success` counts all of
 //! these, and also the moves of compaction within a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -19,7 +20,7 @@ const PREFIXES: [&str; 4] = [
     "pgmigrate_",
     "numa_pages_migrated",
 ];
-const NODES: &str = "/sys/devices/system/node";
+pub(crate) const NODES: &str = "/sys/devices/system/node";
 
 /// Counters of pages since boot, by the kernel's names.
 pub(crate) type MigrationCounters = BTreeMap<String, u64>;
@@ -29,17 +30,22 @@ pub fn read() -> (MigrationCounters, BTreeMap<u32, MigrationCounters>) {
     let of = |path: &Path| counters(&fs::read_to_string(path).unwrap_or_default());
     let machine = of(Path::new("/proc/vmstat"));
     let mut nodes = BTreeMap::new();
-    for entry in fs::read_dir(NODES).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("node"));
-        if let Some(node) = number.and_then(|number| number.parse().ok()) {
-            let counters = of(&entry.path().join("vmstat"));
-            if !counters.is_empty() {
-                nodes.insert(node, counters);
-            }
+    for node in node_numbers() {
+        let counters = of(Path::new(&format!("{NODES}/node{node}/vmstat")));
+        if !counters.is_empty() {
+            nodes.insert(node, counters);
         }
     }
     (machine, nodes)
+}
+
+/// Returns the machine's nodes.
+pub(crate) fn node_numbers() -> BTreeSet<u32> {
+    let entries = fs::read_dir(NODES).into_iter().flatten().flatten();
+    let number = |name: OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
+    entries
+        .filter_map(|entry| number(entry.file_name()))
+        .collect()
 }
 
 fn counters(text: &str) -> MigrationCounters {

@@ -109,6 +109,7 @@ pub(super) fn measure_name(measure: Measure) -> &'static str {
     match measure {
         Measure::Idle => "idle_space",
         Measure::Resident => "resident_space",
+        Measure::Accessed => "accessed_space",
         Measure::Refaulted => "refaulted_space",
         Measure::Waste => "unwritten_space",
     }

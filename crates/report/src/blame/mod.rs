@@ -59,6 +59,8 @@ pub enum Measure {
     Idle,
     /// All resident bytes.
     Resident,
+    /// Bytes that were accessed in the last interval.
+    Accessed,
     /// Bytes that were read back from swap, each time counted; they are attributed to the code that accessed them.
     Refaulted,
     /// Pages never written, within the huge pages that were read.
@@ -319,6 +321,7 @@ impl Blame {
     fn counted(&self, kept: &Kept, region: &RegionSnapshot, at_least: Nanos) -> u64 {
         match self.options.measure {
             Measure::Resident => region.resident(),
+            Measure::Accessed => region.touched(),
             Measure::Idle if kept.idle_for(region) >= at_least => region.untouched(),
             _ => 0,
         }

@@ -8,17 +8,19 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use isotherm_config::ProcessSpec;
 use isotherm_engine::PAGE_SIZE;
-use isotherm_engine::calibration::Calibration;
+use isotherm_engine::calibration::{Calibration, Measured, NodeMeasured};
 use isotherm_linux::calibrate::subject::command;
-use isotherm_linux::calibrate::{PAGES, calibrate, content_of, made_up_content};
+use isotherm_linux::calibrate::{PAGES, calibrate, content_of, made_up_content, measure_nodes};
 use isotherm_record::printable;
+use isotherm_render::table::Table;
+use serde::Serialize;
 use tracing::{info, warn};
 
 use crate::flags::{ProcessList, processes};
 use crate::progress::{Progress, Unit};
 use crate::whole_file;
 
-/// Measure the cost of acting on this machine: paging out and back, faults, huge pages, clears.
+/// Measure the cost of acting on this machine: paging out and back, faults, huge pages, clears. Or its memory nodes.
 ///
 /// Takes some seconds, on memory of a process of its own. Costs depend on the content of memory: name a process to
 /// measure with its content. Records made by `record --pages` already contain costs, measured with the target's pages.
@@ -29,12 +31,18 @@ use crate::whole_file;
 Examples:
   isotherm calibrate
   isotherm calibrate --pid 1234 --json -o costs.json
+  isotherm calibrate --nodes
   isotherm simulate --trace app.isotherm --costs costs.json --preset prcl")]
 pub(crate) struct Args {
     /// Measure with copies of pages of these processes, by id or name. Separate several by commas, or repeat the
     /// option; write a comma in a name as `\,` [default: made-up pages, half random]
     #[arg(short, long, value_name = "PID|NAME")]
     pid: Vec<ProcessList>,
+
+    /// Measure the latency and the bandwidth of each memory node instead, from each node with processors. Needs no
+    /// privilege, and a quarter of each node's free memory
+    #[arg(long, conflicts_with_all = ["pid", "content"])]
+    nodes: bool,
 
     /// Measure with the pages on standard input
     #[arg(long, hide = true, conflicts_with = "pid")]
@@ -48,7 +56,25 @@ pub(crate) struct Args {
     result: crate::out::ResultArgs,
 }
 
+/// JSON of `calibrate --nodes`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct MeasuredNodes {
+    /// Each node's memory, from each node with processors.
+    nodes: Vec<NodeMeasured>,
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.nodes {
+        let progress = Progress::new(Some(100), Unit::Percent);
+        let nodes = measure_nodes(|share| progress.set_position((share * 100.0) as u64));
+        drop(progress);
+        ensure!(
+            !nodes.is_empty(),
+            "/sys/devices/system/node is not there: this kernel knows no memory nodes"
+        );
+        return args.finish(&MeasuredNodes { nodes }, MeasuredNodes::text);
+    }
     let mut content = content_of_all(&processes(&args.pid))?;
     if args.content {
         let input = std::io::stdin().lock();
@@ -75,13 +101,47 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
              sets some up, `isotherm swap off` takes it away"
         );
     }
-    if let Some(path) = &args.output {
-        let text = crate::out::json(&measured)? + "\n";
-        whole_file::write(path, text.as_bytes())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    args.finish(&measured, text)
+}
+
+impl Args {
+    fn finish<T: Serialize>(
+        &self,
+        measured: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<ExitCode> {
+        if let Some(path) = &self.output {
+            let text = crate::out::json(measured)? + "\n";
+            whole_file::write(path, text.as_bytes())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        self.result.print(measured, text)?;
+        Ok(ExitCode::SUCCESS)
     }
-    args.result.print(&measured, text)?;
-    Ok(ExitCode::SUCCESS)
+}
+
+impl MeasuredNodes {
+    fn text(&self) -> String {
+        let cell = |of: Option<Measured>, unit: f64| {
+            of.map_or("?".to_owned(), |of| {
+                let [low, middle, high] = [of.min, of.median, of.max].map(|value| value / unit);
+                format!("{middle:.1} ({low:.1} to {high:.1})")
+            })
+        };
+        let rows = self.nodes.iter().map(|of| {
+            [
+                of.cpu_node.to_string(),
+                of.node.to_string(),
+                cell(of.latency_ns, 1.0),
+                cell(of.read_bytes_per_s, 1e9),
+                of.unknown
+                    .as_deref()
+                    .map_or(String::new(), |why| printable(why).into_owned()),
+            ]
+        });
+        let heads = "CPUS OF NODE>|MEMORY OF NODE>|NS A LOAD>|GB/S READ BY ONE THREAD>|";
+        Table::of(heads, rows).text()
+    }
 }
 
 /// Copies pages of these processes, at most [`PAGES`].

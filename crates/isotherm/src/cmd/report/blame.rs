@@ -71,6 +71,11 @@ const MEASURES: &[(&str, &str, Measure)] = &[
     ),
     ("resident", "All resident memory", Measure::Resident),
     (
+        "accessed",
+        "Memory that was accessed in the last interval",
+        Measure::Accessed,
+    ),
+    (
         "refaulted",
         "Memory that was read back from swap, by the code that did so",
         Measure::Refaulted,

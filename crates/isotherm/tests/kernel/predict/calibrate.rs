@@ -74,3 +74,18 @@ fn what_acting_costs_is_measured_and_replayed() {
     let mut wrong = isotherm(["simulate", "--preset", "prcl", "--costs", costs, "--trace"]);
     run(wrong.arg(&trace)).refused("calibrate -o");
 }
+
+#[test]
+fn memory_nodes_are_measured_and_whose_memory_is_short_is_unknown() {
+    let said = run(&mut isotherm(["calibrate", "--nodes", "--json"]))
+        .success()
+        .json();
+    let nodes = said["nodes"].as_array().expect("a list");
+    assert!(!nodes.is_empty(), "{said}");
+    for node in nodes {
+        let number = |key: &str| node[key]["median"].as_f64();
+        let is_measured =
+            number("latency_ns") > Some(1.0) && number("read_bytes_per_s") > Some(1e8);
+        assert!(is_measured != node["unknown"].is_string(), "{node}");
+    }
+}

@@ -128,6 +128,7 @@ impl BlameReport {
             ),
             Measure::Idle => "no byte".to_owned(),
             Measure::Resident => "no snapshot in this part of the record".to_owned(),
+            Measure::Accessed => "nothing was accessed in the last interval".to_owned(),
             Measure::Refaulted => "no page of a sample was brought back from swap".to_owned(),
             Measure::Waste => no_waste(self.huge, style),
         }
@@ -167,6 +168,7 @@ impl BlameReport {
         let mut facts = match (self.measure, self.huge) {
             (Measure::Idle, _) => format!("{total} of idle memory:"),
             (Measure::Resident, _) => format!("{total} of resident memory:"),
+            (Measure::Accessed, _) => format!("{total} accessed in the last interval:"),
             (Measure::Refaulted, _) => format!("{total} of memory brought back:"),
             (Measure::Waste, huge) => {
                 let HugeBytes { bytes, read_bytes } = huge.unwrap_or_default();
@@ -221,6 +223,9 @@ pub(in crate::render) fn title(measure: Measure, at_least: Nanos, style: &Style)
             style.duration(at_least)
         ),
         Measure::Resident => "Resident memory, by the code that touched it first".to_owned(),
+        Measure::Accessed => {
+            "Memory in use at the end, by the code that touched it first".to_owned()
+        }
         Measure::Refaulted => {
             "Memory brought back from swap, by the code that touched it then".to_owned()
         }

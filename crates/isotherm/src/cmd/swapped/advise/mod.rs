@@ -164,8 +164,12 @@ pub(super) fn run(args: &AdviseArgs) -> anyhow::Result<ExitCode> {
         rule: verdict::RULE,
         idle_ns: args.idle,
         need,
-        // As `SwapFacts::reserve`: 64 MiB or 5 % of the whole.
-        size_bytes: need.map(|need| need.high_bytes + (need.high_bytes / 19).max(64 << 20)),
+        // As `SwapFacts::reserve`: 64 MiB or 5 % of the whole, and an eighth of it at most.
+        size_bytes: need.map(
+            |SwapNeed {
+                 high_bytes: need, ..
+             }| { need + (need / 19).max(64 << 20).min(need.div_ceil(7)) },
+        ),
         need_reason: need_reason(need, args),
         limits,
     };
