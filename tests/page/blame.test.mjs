@@ -59,7 +59,7 @@ test("the page says what the report says, of every idle age and measure", async 
   const {page, wrong, close} = await viewed(usual);
   const told = await page.evaluate(() => window.isotherm.record.blame.answers.map(a => [a.measure, a.at_least_s, a.total, a.blamed, a.likely, a.before_sampling, a.not_sampled, a.list.map(f => [f.name, f.bytes, f.inclusive])]));
   // It is as long as 400 s: nothing can have been idle for 10 min.
-  assert.deepEqual(told.map(([measure, age]) => `${measure} ${age}`), ["idle 5", "idle 30", "idle 60", "idle 300", "resident 0", "refaulted 0"]);
+  assert.deepEqual(told.map(([measure, age]) => `${measure} ${age}`), ["idle 5", "idle 30", "idle 60", "idle 300", "resident 0", "accessed 0", "refaulted 0"]);
   for (const [measure, age, ...facts] of told) {
     const text = execFileSync(isotherm, ["report", "blame", usual, "--of", measure, "--at-least", `${age}s`, "--json"], {encoding: "utf8", stdio: "pipe"}), report = JSON.parse(text);
     const list = report.blamed.map(f => [f.name, f.bytes, f.inclusive_bytes]);

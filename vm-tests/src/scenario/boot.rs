@@ -101,5 +101,24 @@ pub(super) fn nodes(kernel: Kernel, report: &mut Report) -> Result<()> {
         "nodes 0-1 with {} KiB, a processor each, NUMA balancing on",
         fact(&output, "memory")?
     ));
+    if kernel.is_arm64() {
+        return Ok(());
+    }
+    let far = Vm::new(kernel)
+        .far_node()
+        .script(
+            "echo cpus=$(cat /sys/devices/system/node/node*/cpulist)\n\
+             echo tiers=$(cat /sys/devices/virtual/memory_tiering/memory_tier*/nodelist | sort)",
+        )
+        .run_ok()?;
+    expect(&far, "cpus", "0-1")?;
+    // Linux makes tiers of the firmware's latencies since 6.7.
+    let tiers = if kernel == Kernel::Debian61 {
+        "0-1"
+    } else {
+        "0 1"
+    };
+    expect(&far, "tiers", tiers)?;
+    report.say(format!("a node declared slower: memory tiers {tiers}"));
     Ok(())
 }

@@ -38,9 +38,7 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     }
     let script = format!(
         "isotherm calibrate --nodes > /out/nodes\n\
-         cat /sys/devices/virtual/memory_tiering/memory_tier*/nodelist > /out/tiers || true\n\
-         isotherm eval /experiments/tiering.toml --workload {WORKLOAD} --repeats 1 \
-         --configuration default,AutoNUMA,tiered \
+         isotherm eval /experiments/tiering.toml --workload {WORKLOAD} --repeats 1 --configuration default,tiered \
          --set RECORDS=30000 --set OPERATIONS=10000 --set RUNS=3 --set SETTLE_S=90 --set COLD_AGE_S=8 \
          --set FLOOR_MIB=64 -o /out/eval \
          || {{ grep -h '\"failed\"' /out/eval/results.jsonl; dmesg | grep -i oom | tail -n 3; exit 1; }}\n"
@@ -50,17 +48,13 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
     let slow = |of: &str| slow_percent(&journal, of);
     let (fast_only, slow_only) = (slow("DRAM-only")?, slow("CXL-only").ok());
     let (default, tiered) = (slow("default")?, slow("tiered")?);
-    let by_kernel = slow("AutoNUMA")?;
-    let tiers = output.text("tiers")?;
     let nodes = output.text("nodes")?;
     ensure!(
         nodes.lines().count() == 3 && !nodes.contains('?'),
         "not each node was measured:\n{nodes}"
     );
     report.say(format!(
-        "of redis on the slow node: {fast_only:.1} % bound to the fast one, {default:.1} % by default, {by_kernel:.1} % by \
-         AutoNUMA ({} memory tiers), {tiered:.1} % tiered",
-        tiers.lines().count()
+        "of redis on the slow node: {fast_only:.1} % bound to the fast one, {default:.1} % by default, {tiered:.1} % tiered"
     ));
     ensure!(
         slow_only.is_none() && fast_only < 1.0,

@@ -10,12 +10,14 @@
 
 use std::fs;
 use std::hint::black_box;
+use std::path::Path;
 use std::time::Instant;
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::calibration::{Measured, NodeMeasured};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::cgroup;
 use crate::mapped::MappedArray;
 use crate::meminfo::Meminfo;
 use crate::migrations::{NODES, node_numbers};
@@ -28,7 +30,7 @@ const WORDS_OF_LINE: usize = 8;
 const LOADS: usize = 1 << 20;
 /// Least and most bytes that are read.
 const BYTES: [u64; 2] = [16 << 20, 1 << 30];
-/// Part of a node's free memory that is taken at most.
+/// At most one part in this many of a node's free memory is taken, and of what the control group may still be charged for.
 const FREE_SHARE: u64 = 4;
 
 /// Measures every pair of nodes, and calls `tell` with the completed fraction after each.
@@ -91,6 +93,14 @@ fn largest_cache() -> u64 {
     (0..8).filter_map(size).max().unwrap_or(0)
 }
 
+/// Returns the memory that this control group, and those above it, may still be charged for.
+fn room_of_group() -> u64 {
+    let own = cgroup::of_process(std::process::id());
+    let own = own.and_then(|name| cgroup::find(Path::new(&name)).ok());
+    let limited = own.and_then(|group| cgroup::memory(&group));
+    limited.map_or(u64::MAX, |(limit, used)| limit.saturating_sub(used))
+}
+
 /// Words of which each line's first is the place of the next line.
 struct Memory {
     words: MappedArray<u64>,
@@ -99,13 +109,14 @@ struct Memory {
 impl Memory {
     /// Takes memory of a node.
     fn on(node: u32) -> Result<Self, String> {
-        let free = Meminfo::of_node(node).get("MemFree").unwrap_or(0) / FREE_SHARE;
+        let free = Meminfo::of_node(node).get("MemFree").unwrap_or(0);
+        let free = free.min(room_of_group()) / FREE_SHARE;
         let bytes = (4 * largest_cache()).clamp(BYTES[0], BYTES[1]).min(free);
         // A power of two, so that the order of lines has one cycle.
         let bytes = if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
         if bytes < BYTES[0] {
             return Err(format!(
-                "a quarter of node {node}'s free memory is less than 16 MiB"
+                "a quarter of what is free on node {node}, or in this control group, is less than 16 MiB"
             ));
         }
         let words = MappedArray::anonymous(bytes as usize / 8);

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::common::{Record, Running, isotherm, owning_swap, python, run, scratch};
 use crate::swap::Swap;
+use crate::watch::groups::memory_group;
 
 /// Maps 64 MiB of very compressible content and touches an eighth of it all the time. The program refuses huge pages
 /// (PR_SET_THP_DISABLE).
@@ -77,15 +78,30 @@ fn what_acting_costs_is_measured_and_replayed() {
 
 #[test]
 fn memory_nodes_are_measured_and_whose_memory_is_short_is_unknown() {
-    let said = run(&mut isotherm(["calibrate", "--nodes", "--json"]))
-        .success()
-        .json();
-    let nodes = said["nodes"].as_array().expect("a list");
-    assert!(!nodes.is_empty(), "{said}");
-    for node in nodes {
+    let nodes = |said: Value| said["nodes"].as_array().expect("a list").clone();
+    let words = ["calibrate", "--nodes", "--json"];
+    let all = nodes(run(&mut isotherm(words)).success().json());
+    assert!(!all.is_empty());
+    for node in all {
         let number = |key: &str| node[key]["median"].as_f64();
         let is_measured =
             number("latency_ns") > Some(1.0) && number("read_bytes_per_s") > Some(1e8);
         assert!(is_measured != node["unknown"].is_string(), "{node}");
+    }
+    // A group of 48 MiB has no 16 MiB to spare, and nothing in it is killed.
+    let Some(group) = memory_group("nodes") else {
+        return;
+    };
+    let limit = group.limit().expect("a limit");
+    let kills = limit.with_file_name("memory.max");
+    fs::write(if kills.exists() { kills } else { limit }, "48M").expect("limited");
+    let words = concat!(
+        "exec ",
+        env!("CARGO_BIN_EXE_isotherm"),
+        " calibrate --nodes --json"
+    );
+    for node in nodes(run(&mut group.shell(words)).success().json()) {
+        let why = node["unknown"].as_str().expect("a reason");
+        assert!(why.contains("control group"), "{why}");
     }
 }
