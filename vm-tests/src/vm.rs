@@ -350,13 +350,13 @@ impl Vm {
                     format!("node,nodeid={node},memdev=m{node}{processors}"),
                 );
             }
+        }
+        if self.has_far_node {
             for (node, ns, bandwidth) in [(0, 80, "20G"), (1, 250, "10G")] {
                 let lb =
                     format!("hmat-lb,initiator=0,target={node},hierarchy=memory,data-type=access-");
-                if self.has_far_node {
-                    option("-numa", format!("{lb}latency,latency={ns}"));
-                    option("-numa", format!("{lb}bandwidth,bandwidth={bandwidth}"));
-                }
+                option("-numa", format!("{lb}latency,latency={ns}"));
+                option("-numa", format!("{lb}bandwidth,bandwidth={bandwidth}"));
             }
         }
         Ok(arguments)

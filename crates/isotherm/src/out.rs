@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
+use isotherm_engine::calibration::Measured;
 use isotherm_record::{Header, Writer};
 use isotherm_session::Versioned;
 use serde::Serialize;
@@ -54,6 +55,14 @@ impl ResultArgs {
 /// Formats a result as JSON of several lines.
 pub(crate) fn json(result: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Versioned::new(result))
+}
+
+/// Formats a measurement: the median, and the least and the most; `?` if there is none.
+pub(crate) fn spread(of: Option<Measured>, unit: f64, decimals: usize, word: &str) -> String {
+    of.map_or("?".to_owned(), |of| {
+        let [low, middle, high] = [of.min, of.median, of.max].map(|value| value / unit);
+        format!("{middle:.decimals$}{word} ({low:.decimals$} to {high:.decimals$})")
+    })
 }
 
 pub(crate) fn json_line(result: &impl Serialize) -> serde_json::Result<String> {

@@ -126,11 +126,12 @@ struct Waking<'a> {
 impl<'a> Waking<'a> {
     fn new(process: &'a Process, mut noted: NotedProcess) -> anyhow::Result<Self> {
         let present = process.present(&noted.resident)?;
+        let present_bytes = bytes(&present);
         // What came back before this command saw that the group runs was needed first.
-        let known = noted.remained.take().unwrap_or(present.clone());
+        let known = noted.remained.take().unwrap_or(present);
         Ok(Self {
             process,
-            present_bytes: bytes(&present),
+            present_bytes,
             known: sorted(&[&known[..], &noted.order].concat()),
             noted,
         })

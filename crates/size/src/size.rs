@@ -525,12 +525,12 @@ impl Size {
             request.bytes = request.bytes.max(self.charges.mean());
             request.high_bytes = request.high_bytes.max(peak);
         }
-        let [likely, most] = { self.charges.reclaim_ns() }.map(|ns| ns > losses.allowed_ns());
-        for (loses, need) in [
-            (likely, &mut request.bytes),
-            (most, &mut request.high_bytes),
-        ] {
-            *need = (*need).max(if loses { peak } else { 0 });
+        let [likely_ns, most_ns] = self.charges.reclaim_ns();
+        if likely_ns > losses.allowed_ns() {
+            request.bytes = request.bytes.max(peak);
+        }
+        if most_ns > losses.allowed_ns() {
+            request.high_bytes = request.high_bytes.max(peak);
         }
         let burst = burst.max(self.charges.hidden_burst());
         let limit = request.plus(SizeEstimate::exactly(burst));

@@ -45,6 +45,12 @@ impl SwapFacts {
             .min(self.total / 8)
     }
 
+    /// Returns the least swap that holds `bytes` beside the reserve.
+    pub fn total_for(bytes: u64) -> u64 {
+        let part = bytes / (RESERVE_PART - 1);
+        bytes + part.max(RESERVE_MIN).min(bytes.div_ceil(7))
+    }
+
     /// Returns the bytes that may still be paged out.
     pub fn room(self) -> u64 {
         self.free.saturating_sub(self.reserve())
@@ -188,6 +194,10 @@ mod tests {
         assert_eq!(room(100 * gib, 6 * gib), gib);
         assert_eq!(room(100 * gib, 4 * gib), 0);
         assert_eq!(room(16 * mib, 16 * mib), 14 * mib);
+        for bytes in [1, 14 * mib, gib, 100 * gib] {
+            let total = SwapFacts::total_for(bytes);
+            assert!(room(total, total) >= bytes && total <= bytes + bytes / 7 + 1);
+        }
         let nearly_full = SwapFacts {
             total: gib,
             free: 63 * mib,

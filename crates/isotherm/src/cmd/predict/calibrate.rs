@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use isotherm_config::ProcessSpec;
 use isotherm_engine::PAGE_SIZE;
-use isotherm_engine::calibration::{Calibration, Measured, NodeMeasured};
+use isotherm_engine::calibration::{Calibration, NodeMeasured};
 use isotherm_linux::calibrate::subject::command;
 use isotherm_linux::calibrate::{PAGES, calibrate, content_of, made_up_content, measure_nodes};
 use isotherm_record::printable;
@@ -17,6 +17,7 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use crate::flags::{ProcessList, processes};
+use crate::out::spread;
 use crate::progress::{Progress, Unit};
 use crate::whole_file;
 
@@ -122,21 +123,13 @@ impl Args {
 
 impl MeasuredNodes {
     fn text(&self) -> String {
-        let cell = |of: Option<Measured>, unit: f64| {
-            of.map_or("?".to_owned(), |of| {
-                let [low, middle, high] = [of.min, of.median, of.max].map(|value| value / unit);
-                format!("{middle:.1} ({low:.1} to {high:.1})")
-            })
-        };
         let rows = self.nodes.iter().map(|of| {
             [
                 of.cpu_node.to_string(),
                 of.node.to_string(),
-                cell(of.latency_ns, 1.0),
-                cell(of.read_bytes_per_s, 1e9),
-                of.unknown
-                    .as_deref()
-                    .map_or(String::new(), |why| printable(why).into_owned()),
+                spread(of.latency_ns, 1.0, 1, ""),
+                spread(of.read_bytes_per_s, 1e9, 1, ""),
+                printable(of.unknown.as_deref().unwrap_or_default()).into_owned(),
             ]
         });
         let heads = "CPUS OF NODE>|MEMORY OF NODE>|NS A LOAD>|GB/S READ BY ONE THREAD>|";
@@ -183,17 +176,11 @@ fn text(measured: &Calibration) -> String {
         ("a refault", of.refault_ns),
     ] {
         let (unit, word) = if name == LOST {
-            (0.01, "%")
+            (0.01, " %")
         } else {
-            (1e3, "us")
+            (1e3, " us")
         };
-        let value = value.map_or_else(
-            || "?".to_owned(),
-            |value| {
-                let [low, middle, high] = [value.min, value.median, value.max].map(|v| v / unit);
-                format!("{middle:.2} {word} ({low:.2} to {high:.2})")
-            },
-        );
+        let value = spread(value, unit, 2, word);
         let _ = writeln!(text, "{name:<44}{value}");
     }
     let ratio = measured.compression_ratio;

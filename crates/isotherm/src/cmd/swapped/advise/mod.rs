@@ -19,7 +19,7 @@ use isotherm_linux::calibrate::subject::command;
 use isotherm_linux::calibrate::{compare_swap, content_of};
 use isotherm_linux::cgroup;
 use isotherm_linux::process::{self, resident_bytes};
-use isotherm_linux::swap::SwapArea;
+use isotherm_linux::swap::{SwapArea, SwapFacts};
 use isotherm_record::{Reader, printable};
 use isotherm_render::table::Table;
 use serde::Serialize;
@@ -27,7 +27,7 @@ use tracing::info;
 
 use super::order_text;
 use crate::flags::{ProcessList, processes};
-use crate::out::ResultArgs;
+use crate::out::{ResultArgs, spread};
 use idle::{SwapNeed, Watched};
 use limits::GroupSwapLimit;
 
@@ -164,12 +164,7 @@ pub(super) fn run(args: &AdviseArgs) -> anyhow::Result<ExitCode> {
         rule: verdict::RULE,
         idle_ns: args.idle,
         need,
-        // As `SwapFacts::reserve`: 64 MiB or 5 % of the whole, and an eighth of it at most.
-        size_bytes: need.map(
-            |SwapNeed {
-                 high_bytes: need, ..
-             }| { need + (need / 19).max(64 << 20).min(need.div_ceil(7)) },
-        ),
+        size_bytes: need.map(|need| SwapFacts::total_for(need.high_bytes)),
         need_reason: need_reason(need, args),
         limits,
     };
@@ -314,12 +309,7 @@ fn need_reason(need: Option<SwapNeed>, args: &AdviseArgs) -> String {
 
 impl SwapAdvice {
     fn text(&self) -> String {
-        let cell = |of: Option<Measured>, unit: f64| {
-            of.map_or("?".to_owned(), |of| {
-                let [low, middle, high] = [of.min, of.median, of.max].map(|value| value / unit);
-                format!("{middle:.2} ({low:.2} to {high:.2})")
-            })
-        };
+        let cell = |of: Option<Measured>, unit: f64| spread(of, unit, 2, "");
         let rows = self.measured.iter().map(|of| {
             let name = format!("{} ({})", of.kind, of.compressor);
             let [ratio, kept] =
