@@ -18,6 +18,15 @@ const SPARSE: &str = "printf 'heap, 16MiB\\nother, 64KiB\\n\\nfill\\n1000\\nheap
      sleep 2; anon >/out/anon-before.txt\n";
 /// Bytes of these huge pages that are not written.
 const SPARSE_UNUSED: u64 = 12 << 20;
+/// Shell that collapses huge pages of 32 MiB, of which this memory holds at least three.
+const LARGER: &str = "printf 'heap, 128MiB, /tmp/data\n\nserve\n600000\nheap, 1, 64, 1, ro\n' >/larger.cfg\n\
+     taskset 1 isotherm workload --quiet --repeat 0 --truth /out/truth.jsonl /larger.cfg &\n\
+     target=$!\n\
+     wait_for 0.5 240 grep -qs start /out/truth.jsonl || die the larger workload does not start\n\
+     look small --sum\n\
+     act_until collapse 'huge_at_least 96' --cpu-budget 20% --no-guard --scheme 'min max min max min max collapse' --pid $target\n\
+     look all-huge --sum\n\
+     kill $target\n";
 /// Tolerance in bytes: pages may be on their way when they are counted, and the monitor makes mistakes.
 const SLACK: u64 = 1 << 20;
 
@@ -38,9 +47,11 @@ pub(super) fn actions(kernel: Kernel, report: &mut Report) -> Result<()> {
         hot_only = HOT + 2 * SLACK,
         small = STILL.start(1),
     );
-    // Huge pages of 32 MiB are larger than the memory of these programs.
-    let has_huge_pages = kernel != Kernel::Debian612Arm64Pages16K;
-    if has_huge_pages {
+    // Huge pages of 32 MiB are larger than the memory of the other programs.
+    let is_larger = kernel == Kernel::Debian612Arm64Pages16K;
+    if is_larger {
+        script += LARGER;
+    } else {
         let huge = format!(
             "{default}look small --sum\n\
              act_until hugepage 'huge {HOT}' {TABLES} --no-guard --scheme '2M max 25 100 0 max hugepage' --pid $target\n\
@@ -62,10 +73,11 @@ pub(super) fn actions(kernel: Kernel, report: &mut Report) -> Result<()> {
     script += "isotherm swap off\n";
     let output = acting::vm(&STILL, kernel, &script)?.run_ok()?;
     reclaim(report, &output)?;
-    if !has_huge_pages {
-        return Ok(());
+    if is_larger {
+        larger(report, &output)
+    } else {
+        huge_pages(report, &output, kernel.is_arm64())
     }
-    huge_pages(report, &output, kernel.is_arm64())
 }
 
 fn reclaim(report: &mut Report, output: &VmOutput) -> Result<()> {
@@ -119,6 +131,18 @@ fn huge_pages(report: &mut Report, output: &VmOutput, is_static: bool) -> Result
         intact(&start, &after, &format!("by {}", deed.action))?;
     }
     unused(report, output)
+}
+
+fn larger(report: &mut Report, output: &VmOutput) -> Result<()> {
+    let start = pages(output, "small")?;
+    let (deed, after) = done(report, output, "collapse", "all-huge")?;
+    let (before, huge, applied) = (start.anon_huge, after.anon_huge, deed.applied);
+    // A huge page that the ranges of several operations share counts where the first of them covers it.
+    let is_applied = (huge / 2..=huge).contains(&applied);
+    let is_right = before == 0 && huge >= 96 << 20 && huge % (32 << 20) == 0 && is_applied;
+    let [huge, applied] = [huge, applied].map(mib);
+    ensure!(is_right, "{huge} in huge pages, {applied} said");
+    intact(&start, &after, "by collapse")
 }
 
 /// Checks that nohugepage frees the part of huge pages that was never written.

@@ -35,6 +35,7 @@ sees() { vm-guest pages --pid $target --truth /out/truth.jsonl | tr -d ' \n' | g
 cold_is_out() { sees '"cold":{"present":[0-9]\{1,6\},'; }
 # So many bytes are in huge pages.
 huge() { sees "\"anon_huge\":$1[,}]"; }
+huge_at_least() { [ "$(said '"anon_huge":')" -ge $(($1 << 20)) ]; }
 # Anonymous memory of the target, in KiB.
 anon() { sed -n 's/RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' /proc/$target/status; }
 anon_at_most() { [ "$(anon)" -le $1 ]; }

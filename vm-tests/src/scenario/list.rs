@@ -37,7 +37,7 @@ macro_rules! scenario_tests {
                 [on_6_1 ("act_physical::on_6_1 reads frames, too"), on_6_12, on_6_12_arm64 ("takes minutes")]:
                 "records the physical memory of node 1 of two, and of all processes (record --node 1, --all)"
             page_cache = page_cache::run
-                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes")]:
+                [on_6_1, on_6_12, on_6_1_arm64 ("takes minutes"), on_6_12_arm64 ("takes minutes"), on_6_12_arm64_16k ("takes minutes")]:
                 "a scheme drops a file that was read once, and keeps one that is read repeatedly"
             stacks = stacks::run
                 [on_6_1 ("in virtual time a fifth to two fifths of what comes back from zram has no stack on 6.1"), on_6_12, on_6_12_arm64 ("takes minutes")]:

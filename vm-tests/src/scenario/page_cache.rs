@@ -42,7 +42,11 @@ pub(super) fn run(kernel: Kernel, report: &mut Report) -> Result<()> {
          done\n\
          exit 0\n"
     );
-    let vm = Vm::new(kernel)
+    let mut vm = Vm::new(kernel);
+    if kernel == Kernel::Debian612Arm64Pages16K {
+        vm = vm.module("crc32c_generic").module("ext4");
+    }
+    let vm = vm
         // Reading all of a file every 200 ms leaves a slower guest no time to scan pages.
         .instruction_ns_log2(2)
         .product()?

@@ -3,6 +3,7 @@
 use crate::address::{AddressRange, Nanos};
 use crate::cpu_ledger::CpuLedger;
 use crate::monitor::Intervals;
+use crate::monitor::bits::Bitmap;
 use crate::monitor::budget::BudgetShares;
 use crate::monitor::page_table::{
     BlockFacts, ClearedBy, Due, HOLD_MAX, TableAttributes, TableMonitor,
@@ -40,13 +41,14 @@ pub trait TableProbe: AccessProbe {
     /// Clears the accessed bits of `ranges`, in address order.
     fn clear(&mut self, target: TargetId, ranges: &[AddressRange]) -> Result<(), Self::Error>;
 
-    /// Returns whether the accessed bit of the page at `address` can be cleared by `by` at all.
-    fn is_clearable(
+    /// Returns the pages of the block at `block` whose accessed bits can be cleared by `by` at all, out of `pages`.
+    fn clearable(
         &mut self,
         target: TargetId,
-        address: u64,
+        block: u64,
+        pages: &Bitmap,
         by: ClearedBy,
-    ) -> Result<bool, Self::Error>;
+    ) -> Result<Bitmap, Self::Error>;
 
     /// Clears the accessed bits of all memory of a target, including shared memory. Returns `false` if that is
     /// impossible, or would delay the target, with this number of resident pages, for longer than the given time.
@@ -337,9 +339,7 @@ impl TableLoop {
             let blocks = self.monitor.blocks(target);
             probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        let by = ClearedBy::Space;
-        let is_clearable = |target, address| probe.is_clearable(target, address, by);
-        self.monitor.take_cleared(now, by, &cleared, is_clearable)?;
+        self.take_cleared(now, probe, ClearedBy::Space, &cleared)?;
         self.monitor.note_other_work(&before, &probe.cost());
         let before = probe.cost();
         for group in plan.ranges.chunk_by(|a, b| a.0 == b.0) {
@@ -351,11 +351,20 @@ impl TableLoop {
         for (target, blocks) in watched {
             probe.read_blocks(target, &blocks, |facts| cleared.push((target, facts)))?;
         }
-        let by = ClearedBy::Range;
-        let is_clearable = |target, address| probe.is_clearable(target, address, by);
-        self.monitor.take_cleared(now, by, &cleared, is_clearable)?;
+        self.take_cleared(now, probe, ClearedBy::Range, &cleared)?;
         self.monitor.clears_done(&before, &probe.cost());
         Ok(())
+    }
+
+    fn take_cleared<P: TableProbe>(
+        &mut self,
+        now: Nanos,
+        probe: &mut P,
+        by: ClearedBy,
+        cleared: &[(TargetId, BlockFacts)],
+    ) -> Result<(), P::Error> {
+        let clearable = |target, block, pages: &Bitmap| probe.clearable(target, block, pages, by);
+        self.monitor.take_cleared(now, by, cleared, clearable)
     }
 
     fn look_after_window<P: TableProbe>(&mut self, probe: &mut P) -> Result<(), P::Error> {

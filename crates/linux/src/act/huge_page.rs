@@ -31,8 +31,9 @@ use crate::swap;
 pub(crate) const MADV_COLLAPSE: i32 = 25;
 
 impl ProcessActuator {
-    /// Collapses the blocks that lie in one anonymous mapping, if the operations name them or enough of them is in
-    /// memory. A block of which little is used would only waste memory.
+    /// Collapses huge pages that lie in one anonymous mapping, if the operations name their blocks or enough of them is
+    /// in memory. A huge page of which little is used would only waste memory. It is one block, or several where the
+    /// kernel's pages are larger than 4 KiB.
     pub(super) fn collapse(
         &mut self,
         target: TargetId,
@@ -40,28 +41,36 @@ impl ProcessActuator {
         blocks: &mut [Block],
     ) -> Result<()> {
         let areas = super::areas_of(&self.areas, target);
-        let least = self.options.collapse_min_present * PAGES_PER_BLOCK as f64;
-        for block in &mut *blocks {
-            let is_meant = operations[0].means_block(block.address);
-            let why = if block.huge {
-                // The block is a huge page already.
+        let bytes = self.probe.huge_page_bytes();
+        let least = self.options.collapse_min_present * (bytes / PAGE_SIZE) as f64;
+        let mut ranges = Vec::new();
+        for blocks in blocks.chunk_by_mut(|a, b| a.address / bytes == b.address / bytes) {
+            let start = blocks[0].address & !(bytes - 1);
+            let range = AddressRange::new(start, start + bytes);
+            let is_meant = |block: &Block| operations[0].means_block(block.address);
+            let nr_pages = |block: &Block| match is_meant(block) {
+                Some(is_meant) => u64::from(is_meant) * PAGES_PER_BLOCK as u64,
+                None => u64::from(bits::count(&block.wanted)),
+            };
+            let why = if blocks[0].huge {
+                // It is a huge page already.
                 Refusal::NotPresent
-            } else if batch::mapping_around(block.range(), areas).is_none_or(MappedArea::is_file) {
+            } else if batch::mapping_around(range, areas).is_none_or(MappedArea::is_file) {
                 Refusal::Unsupported
-            } else if is_meant == Some(false) {
+            } else if blocks.iter().all(|block| is_meant(block) == Some(false)) {
                 Refusal::Wasteful
-            } else if is_meant.is_none() && f64::from(bits::count(&block.wanted)) < least {
+            } else if (blocks.iter().map(nr_pages).sum::<u64>() as f64) < least {
                 Refusal::Sparse
             } else {
+                if blocks.iter().any(|block| !bits::is_empty(&block.wanted)) {
+                    ranges.push(range);
+                }
                 continue;
             };
-            block.refuse(&bits::ALL, why);
+            for block in blocks {
+                block.refuse(&bits::ALL, why);
+            }
         }
-        let ranges: Vec<AddressRange> = blocks
-            .iter()
-            .filter(|block| !bits::is_empty(&block.wanted))
-            .map(Block::range)
-            .collect();
         self.advise(target, &ranges, MADV_COLLAPSE, blocks)?;
         let huge = self.look_again(target, blocks, false, |facts| facts.huge)?;
         for (block, huge) in blocks.iter_mut().zip(huge) {

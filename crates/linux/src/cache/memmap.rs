@@ -6,8 +6,11 @@
 //! page cache of a memory file of ours holds the address of its page's descriptor, and `/proc/self/pagemap` shows its
 //! frame. Several such pages must agree.
 //!
-//! Limits: a virtually contiguous memory map (SPARSEMEM_VMEMMAP, as in distributions), BTF, `bpf_loop` (5.17). The descriptors change while they are read: after a file is opened, its inode must be compared. Pages that
-//! move between the kernel's lists are not seen, some tens a processor.
+//! Frames, orders and indices are in units of 4 KiB, also where the kernel's pages are larger.
+//!
+//! Limits: a virtually contiguous memory map (SPARSEMEM_VMEMMAP, as in distributions), BTF, `bpf_loop` (5.17). The
+//! descriptors change while they are read: after a file is opened, its inode must be compared. Pages that move between
+//! the kernel's lists are not seen, some tens a processor.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +20,6 @@ use std::os::unix::fs::FileExt;
 
 use isotherm_engine::PAGE_SIZE;
 use isotherm_engine::page_cache::{CachedFolio, FolioState};
-use isotherm_engine::units::format_bytes;
 use thiserror::Error;
 
 use super::window::{Toucher, file_in_memory, window};
@@ -33,7 +35,7 @@ const MAX_FILES: usize = 64;
 const PATH_BYTES: usize = 4032;
 /// Frames that are scanned in one BPF run, during which other threads may wait for the processor: 1 ms.
 const FRAMES_AT_ONCE: u64 = 1 << 14;
-/// Frames of which one represents all, if they are assumed to be anonymous memory (`CHUNK`).
+/// Pages of the kernel of which one represents all, if they are assumed to be anonymous memory (`CHUNK`).
 pub const SCANNED_TOGETHER: u64 = 64;
 const _: () = assert!(
     FRAMES_AT_ONCE == SCANNED_TOGETHER * 64 * 4,
@@ -118,11 +120,6 @@ pub enum MemmapError {
         source: io::Error,
     },
     #[error(
-        "the page cache is watched with pages of 4 KiB only, and this kernel has pages of {}",
-        format_bytes(*bytes)
-    )]
-    PageSize { bytes: u64 },
-    #[error(
         "cannot find where the kernel describes memory: pages of our own are at {found:x?}; the kernel may have no virtually contiguous memory map"
     )]
     NotFound {
@@ -174,10 +171,6 @@ pub struct Memmap {
 impl Memmap {
     /// Loads the programs and finds the descriptors.
     pub fn new() -> Result<Self, MemmapError> {
-        let bytes = arch::page_bytes();
-        if bytes != PAGE_SIZE {
-            return Err(MemmapError::PageSize { bytes });
-        }
         let object = object::load(OBJECT).map_err(|cause| MemmapError::Load { cause })?;
         let program = |name| object::program(&object, name).map_err(system("keep a BPF program"));
         let map = system("map a BPF array");
@@ -220,6 +213,7 @@ impl Memmap {
         let frame = frame_of_first_page(&file).map_err(system("find the frame of our own page"))?;
         self.find(file.as_fd())?;
         let Control { first, unit, .. } = *self.control();
+        let frame = frame >> arch::frame_shift();
         Ok(first.wrapping_sub(frame.wrapping_mul(u64::from(unit))))
     }
 
@@ -235,14 +229,16 @@ impl Memmap {
     }
 
     /// Passes every folio of a file in `frames` to `see`, in their order. Returns the number of descriptors read. If
-    /// `was_anonymous` of the first of [`SCANNED_TOGETHER`] frames says that all were anonymous memory lately, only one
-    /// of them is read: memory is mostly freed together.
+    /// `was_anonymous` says that all of [`SCANNED_TOGETHER`] pages were anonymous memory lately, only one of them is
+    /// read: memory is mostly freed together.
     pub fn scan(
         &mut self,
         frames: Range<u64>,
-        was_anonymous: impl Fn(u64) -> bool,
+        was_anonymous: impl Fn(Range<u64>) -> bool,
         mut see: impl FnMut(CachedFolio),
     ) -> Result<u64, MemmapError> {
+        let shift = arch::frame_shift();
+        let frames = frames.start >> shift..frames.end.div_ceil(1 << shift);
         self.control().next = frames.start;
         self.control().tried = self.control().tried.wrapping_add(1);
         let mut nr_read = 0;
@@ -252,7 +248,8 @@ impl Memmap {
             control.end = frames.end.min(first * SCANNED_TOGETHER + FRAMES_AT_ONCE);
             control.anonymous = [0; 4];
             for chunk in first..control.end / SCANNED_TOGETHER {
-                let bit = u64::from(was_anonymous(chunk * SCANNED_TOGETHER)) << (chunk % 64);
+                let [first, end] = [chunk, chunk + 1].map(|at| (at * SCANNED_TOGETHER) << shift);
+                let bit = u64::from(was_anonymous(first..end)) << (chunk % 64);
                 control.anonymous[chunk as usize / 64 % 4] |= bit;
             }
             control.nr_read = 0;
@@ -278,6 +275,8 @@ impl Memmap {
         at_once: usize,
         mut see: impl FnMut(&[CachedFolio]) -> ControlFlow<()>,
     ) -> Result<(), MemmapError> {
+        let shift = arch::frame_shift();
+        let pages = pages.start >> shift..pages.end.div_ceil(1 << shift);
         self.control().mapping = file;
         self.control().next = pages.start;
         self.control().end = pages.end;
@@ -304,7 +303,8 @@ impl Memmap {
     ) -> Result<(), MemmapError> {
         for (round, chunk) in folios.chunks(MAX_FOLIOS).enumerate() {
             for (words, folio) in self.folios.get_mut().iter_mut().zip(chunk) {
-                (words.frame, words.mapping) = (folio.frame, folio.file);
+                words.frame = folio.frame >> arch::frame_shift();
+                words.mapping = folio.file;
             }
             self.control().nr = chunk.len() as u32;
             self.run(|memmap| &memmap.look)?;
@@ -353,12 +353,13 @@ impl Memmap {
 }
 
 fn folio(words: &FolioWords) -> CachedFolio {
+    let shift = arch::frame_shift();
     CachedFolio {
-        frame: words.frame & ((1 << 40) - 1),
-        order: (words.frame >> 40) as u8,
+        frame: (words.frame & ((1 << 40) - 1)) << shift,
+        order: (words.frame >> 40) as u8 + shift as u8,
         state: FolioState((words.frame >> 48) as u16),
         file: words.mapping,
-        index: words.index,
+        index: words.index << shift,
         // The lowest bits are flags (include/linux/memcontrol.h).
         group: words.group & !0xf,
     }
@@ -376,7 +377,7 @@ fn facts(words: &FileWords) -> Option<FileFacts> {
         size: words.size,
         nr_links: words.links,
         mode: words.mode,
-        nr_pages: words.nr_pages,
+        nr_pages: words.nr_pages << arch::frame_shift(),
         path: path(&words.path[..(words.path_bytes as usize).min(PATH_BYTES)]),
     })
 }

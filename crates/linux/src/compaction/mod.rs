@@ -36,11 +36,11 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use isotherm_engine::PAGE_SIZE;
 use isotherm_policy::compaction::{NodeFacts, ZoneFacts};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::arch;
 use crate::node::{self, MemoryMapError, Zone};
 use crate::text;
 
@@ -122,7 +122,7 @@ fn join(buddies: Vec<(u32, ZoneFacts)>, sizes: &[Zone]) -> Vec<NodeFacts> {
     for (node, mut zone) in buddies {
         let is_it = |size: &&Zone| size.node == node && size.name == zone.name;
         let size = sizes.iter().find(is_it);
-        zone.present_pages = size.map_or(0, |size| size.present / arch::page_bytes());
+        zone.present_pages = size.map_or(0, |size| size.present / PAGE_SIZE);
         match nodes.iter_mut().find(|facts| facts.node == node) {
             Some(facts) => facts.zones.push(zone),
             None => nodes.push(NodeFacts {

@@ -6,6 +6,8 @@
 use isotherm_policy::compaction::{NR_ORDERS, ZoneFacts};
 use thiserror::Error;
 
+use crate::arch;
+
 /// Maximum pages of a zone: more than physical addresses reach.
 const MAX_PAGES: u64 = 1 << 40;
 /// Maximum zones of all nodes: 1024 nodes with 6 zones each, and a reserve.
@@ -21,7 +23,7 @@ pub struct ParseError {
     pub why: &'static str,
 }
 
-/// Parses `/proc/buddyinfo`: zones with their nodes, still without their sizes.
+/// Parses `/proc/buddyinfo`: zones with their nodes, still without their sizes. Orders become those of pages of 4 KiB.
 pub fn parse_buddyinfo(text: &str) -> Result<Vec<(u32, ZoneFacts)>, ParseError> {
     let mut zones = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -41,7 +43,7 @@ pub fn parse_buddyinfo(text: &str) -> Result<Vec<(u32, ZoneFacts)>, ParseError> 
                 return Err(wrong("has more orders than a kernel can have"));
             }
             let blocks = pages(field).ok_or_else(|| wrong("has a count that is no such number"))?;
-            let last = NR_ORDERS - 1;
+            let (order, last) = (order + arch::frame_shift() as usize, NR_ORDERS - 1);
             free_blocks[order.min(last)] += blocks << order.saturating_sub(last);
         }
         if nr_orders == 0 {

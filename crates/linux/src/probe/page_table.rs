@@ -11,8 +11,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::Instant;
 
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, Nanos, PAGE_SIZE, Sample, TargetId, Touch,
 };
@@ -28,6 +30,9 @@ use crate::arch;
 use crate::clock::process_cpu;
 use crate::frames::Frames;
 use crate::process::{Advised, Process, ProcessError};
+
+/// Number of pages of a block that are looked at first.
+const LOOKED_AT: usize = 16;
 
 /// Reason why the probe as a whole cannot continue.
 #[derive(Debug, Error)]
@@ -255,6 +260,11 @@ impl PageTableProbe {
         Ok(())
     }
 
+    /// Returns the size of a huge page: 2 MiB, or more if the kernel's pages are larger than 4 KiB.
+    pub(crate) fn huge_page_bytes(&self) -> u64 {
+        1 << self.walker.format.block_shift()
+    }
+
     /// Widens ranges to whole huge pages where these are larger than a block: clearing a part would split them.
     fn whole_leaves(
         &mut self,
@@ -272,7 +282,7 @@ impl PageTableProbe {
         let spans: Vec<(u64, u32)> = parts.iter().map(|part| (part.start, 1)).collect();
         let mut leaves = Vec::new();
         self.leaves(target, &spans, &mut leaves)?;
-        let bytes = 1 << self.walker.format.block_shift();
+        let bytes = self.huge_page_bytes();
         for (part, _) in { parts.iter_mut() }
             .zip(&leaves)
             .filter(|(_, leaf)| leaf.is_larger())
@@ -284,35 +294,68 @@ impl PageTableProbe {
         Ok(parts)
     }
 
-    /// Whether `method` can clear the accessed bit of the page at `address`.
-    pub(super) fn is_clearable(
+    /// Returns the pages of the block at `block` whose accessed bits `method` can clear, out of `pages`. Neighbours may
+    /// differ: after fork, those that were written to are not shared. Each page costs system calls, so all are looked at
+    /// only if a few of them differ.
+    pub(super) fn clearable(
         &mut self,
         target: TargetId,
-        address: u64,
+        block: u64,
+        pages: &Bitmap,
         method: ClearMethod,
-    ) -> Result<bool> {
-        // The page may be mapped at another of its addresses only.
-        let mut spans = vec![(address, 1)];
-        if let Some(aliases) = self.aliases.get(&target) {
-            let page = AddressRange::new(address, address + PAGE_SIZE);
-            spans.extend(
-                aliases
-                    .ranges_of(&[page])
-                    .iter()
-                    .map(|alias| (alias.start, 1)),
-            );
+    ) -> Result<Bitmap> {
+        let step = (bits::count(pages) as usize).div_ceil(LOOKED_AT).max(1);
+        let mut few = bits::NONE;
+        bits::each(pages)
+            .step_by(step)
+            .for_each(|page| bits::set(&mut few, page));
+        let of_few = self.clearable_of(target, block, &few, method)?;
+        if of_few == bits::NONE {
+            Ok(of_few)
+        } else if of_few == few {
+            Ok(*pages)
+        } else {
+            self.clearable_of(target, block, pages, method)
+        }
+    }
+
+    fn clearable_of(
+        &mut self,
+        target: TargetId,
+        block: u64,
+        pages: &Bitmap,
+        method: ClearMethod,
+    ) -> Result<Bitmap> {
+        let mut spans = Vec::new();
+        let mut page_of = Vec::new();
+        for page in bits::each(pages) {
+            let start = block + page as u64 * PAGE_SIZE;
+            let range = AddressRange::new(start, start + PAGE_SIZE);
+            // The page may be mapped at another of its addresses only.
+            let aliases = self.aliases.get(&target).map(|all| all.ranges_of(&[range]));
+            for range in iter::once(range).chain(aliases.into_iter().flatten()) {
+                spans.push((range.start, 1));
+                page_of.push(page);
+            }
         }
         let mut leaves = Vec::new();
-        if !self.leaves(target, &spans, &mut leaves)? {
-            return Ok(false);
+        let mut clearable = bits::NONE;
+        if self.leaves(target, &spans, &mut leaves)?
+            && let Some(frames) = &self.frames
+        {
+            let there = page_of
+                .iter()
+                .zip(&leaves)
+                .filter(|(_, leaf)| leaf.is_present());
+            for (page, leaf) in there {
+                let is_clearable = match method {
+                    ClearMethod::Madvise => frames.is_clearable(leaf.frame()),
+                    ClearMethod::ClearRefs => frames.is_clearable_by_clear_refs(leaf.frame()),
+                };
+                bits::put(&mut clearable, *page, is_clearable.unwrap_or(false));
+            }
         }
-        let there = leaves.iter().find(|leaf| leaf.is_present());
-        let frame = there.unwrap_or(&leaves[0]).frame();
-        let clearable = self.frames.as_ref().map(|frames| match method {
-            ClearMethod::Madvise => frames.is_clearable(frame),
-            ClearMethod::ClearRefs => frames.is_clearable_by_clear_refs(frame),
-        });
-        Ok(matches!(clearable, Some(Ok(true))))
+        Ok(clearable)
     }
 
     /// Works like `arm` for pages of which each is valid only while it lies in its frame.

@@ -234,11 +234,12 @@ impl Scanner {
             return Ok(None);
         }
         // Not earlier: accesses between the read and the clear are lost.
-        let blocks = still_set(probe, target, &before, ClearMethod::Madvise)?;
-        let cleared = blocks
-            .into_iter()
-            .filter(|(.., is_clearable)| *is_clearable);
-        Ok(Some(cleared.map(|(block, set, _)| (block, set)).collect()))
+        let mut cleared = BTreeMap::new();
+        for facts in &before {
+            let (_, clearable) = still_set(probe, target, facts, ClearMethod::Madvise)?;
+            cleared.insert(facts.address, clearable);
+        }
+        Ok(Some(cleared))
     }
 
     /// Clears all accessed bits of the process. Returns `false` if it is gone.
@@ -308,14 +309,11 @@ impl Scanner {
     ) -> Result<BTreeMap<u64, Left>, ScanError> {
         let mut left = BTreeMap::new();
         let after = read_again(probe, target, seen)?;
-        for (block, set, is_clearable) in still_set(probe, target, &after, self.method)? {
-            let clear = if is_clearable {
-                bits::ALL
-            } else {
-                bits::and_not(&bits::ALL, &set)
-            };
-            let accessed = accessed.get(&block).copied().unwrap_or_default();
-            left.insert(block, Left { clear, accessed });
+        for facts in &after {
+            let (set, clearable) = still_set(probe, target, facts, self.method)?;
+            let clear = bits::or(&bits::and_not(&bits::ALL, &set), &clearable);
+            let accessed = accessed.get(&facts.address).copied().unwrap_or_default();
+            left.insert(facts.address, Left { clear, accessed });
         }
         Ok(left)
     }
@@ -342,27 +340,16 @@ fn read_again(
     Ok(after)
 }
 
-/// Returns for each block the pages whose bits are set, and whether `method` can clear them. One page decides for its
-/// block: neighbours are shared, locked or touched alike.
+/// Returns the pages of a block whose bits are set, and those of them that `method` can clear.
 fn still_set(
     probe: &mut PageTableProbe,
     target: TargetId,
-    blocks: &[BlockFacts],
+    facts: &BlockFacts,
     method: ClearMethod,
-) -> Result<Vec<(u64, Bitmap, bool)>, ScanError> {
-    let mut found = Vec::with_capacity(blocks.len());
-    for facts in blocks {
-        let set = bits::and(&facts.present, &facts.accessed);
-        let is_clearable = match bits::next(&set, 0) {
-            None => false,
-            Some(page) => {
-                let address = facts.address + page as u64 * PAGE_SIZE;
-                probe.is_clearable(target, address, method)?
-            }
-        };
-        found.push((facts.address, set, is_clearable));
-    }
-    Ok(found)
+) -> Result<(Bitmap, Bitmap), ScanError> {
+    let set = bits::and(&facts.present, &facts.accessed);
+    let clearable = probe.clearable(target, facts.address, &set, method)?;
+    Ok((set, clearable))
 }
 
 /// Clears the bits of `seen` for pages outside `ranges` (both in address order).

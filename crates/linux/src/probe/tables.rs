@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use isotherm_engine::drive::TableProbe;
+use isotherm_engine::monitor::bits::Bitmap;
 use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{AddressRange, BLOCK_SIZE, Nanos, PAGE_SIZE, TargetId};
 
@@ -254,12 +255,18 @@ impl TableProbe for PageTableProbe {
         self.folio_pages
     }
 
-    fn is_clearable(&mut self, target: TargetId, address: u64, by: ClearedBy) -> Result<bool> {
+    fn clearable(
+        &mut self,
+        target: TargetId,
+        block: u64,
+        pages: &Bitmap,
+        by: ClearedBy,
+    ) -> Result<Bitmap> {
         let method = match by {
             ClearedBy::Range => ClearMethod::Madvise,
             ClearedBy::Space => ClearMethod::ClearRefs,
         };
-        self.is_clearable(target, address, method)
+        self.clearable(target, block, pages, method)
     }
 
     /// Clears by `/proc/PID/clear_refs`.

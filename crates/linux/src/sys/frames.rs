@@ -74,12 +74,17 @@ impl Frames {
         })
     }
 
-    /// Returns the kernel's facts about `frame`.
+    /// Returns the kernel's facts about `frame`. Kernels before 6.10 tell the list of a large folio at its first page
+    /// only.
     pub(crate) fn facts(&self, frame: u64) -> io::Result<FrameFacts> {
-        Ok(FrameFacts {
-            flags: read_word(&self.flags, frame)?,
-            mappings: read_word(&self.counts, frame)?,
-        })
+        let mut flags = read_word(&self.flags, frame)?;
+        if flags & (bit::COMPOUND_TAIL | bit::LRU) == bit::COMPOUND_TAIL
+            && let Some((first, _)) = self.folio(frame)?
+        {
+            flags = read_word(&self.flags, first)?;
+        }
+        let mappings = read_word(&self.counts, frame)?;
+        Ok(FrameFacts { flags, mappings })
     }
 
     /// Whether `frame` holds a page on a reclaim list.

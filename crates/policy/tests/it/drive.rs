@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use isotherm_engine::drive::{MonitorLoop, TableProbe, TargetSource};
+use isotherm_engine::monitor::bits::Bitmap;
 use isotherm_engine::table::{BlockFacts, ClearedBy, TableAttributes};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, BudgetShares, Cost, CpuLedger, Nanos, Sample, TargetId,
@@ -60,8 +61,14 @@ impl TableProbe for Process {
         Ok(())
     }
 
-    fn is_clearable(&mut self, _: TargetId, _: u64, _: ClearedBy) -> Result<bool, Infallible> {
-        Ok(true)
+    fn clearable(
+        &mut self,
+        _: TargetId,
+        _: u64,
+        pages: &Bitmap,
+        _: ClearedBy,
+    ) -> Result<Bitmap, Infallible> {
+        Ok(*pages)
     }
 }
 

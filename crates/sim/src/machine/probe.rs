@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use isotherm_engine::drive::TableProbe;
-use isotherm_engine::monitor::bits;
+use isotherm_engine::monitor::bits::{self, Bitmap};
 use isotherm_engine::table::{BlockFacts, ClearedBy};
 use isotherm_engine::{
     AccessProbe, AddressRange, BLOCK_SIZE, Cost, Gap, Nanos, PAGE_SIZE, Sample, TargetId, Touch,
@@ -340,8 +340,18 @@ impl TableProbe for SimProbe<'_> {
         Ok(())
     }
 
-    fn is_clearable(&mut self, _: TargetId, _: u64, _: ClearedBy) -> Result<bool, Infallible> {
-        Ok(!self.machine.is_contended())
+    fn clearable(
+        &mut self,
+        _: TargetId,
+        _: u64,
+        pages: &Bitmap,
+        _: ClearedBy,
+    ) -> Result<Bitmap, Infallible> {
+        Ok(if self.machine.is_contended() {
+            bits::NONE
+        } else {
+            *pages
+        })
     }
 
     /// Clears all bits as `/proc/PID/clear_refs` does: without a flush, in time proportional to the number of pages.

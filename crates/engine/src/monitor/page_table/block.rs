@@ -316,7 +316,7 @@ impl Block {
         }
     }
 
-    fn not_sampled(&self) -> Bitmap {
+    pub(super) fn not_sampled(&self) -> Bitmap {
         and_not(&self.present, &self.sampled)
     }
 
@@ -334,17 +334,7 @@ impl Block {
     pub(super) fn update_states(&mut self, now: u32, hides_accesses: bool) {
         self.update_page_since(now);
         let before = self.states;
-        let seen = self.seen();
-        let mut after = ALL_ABSENT;
-        for granule in 0..GRANULES {
-            let word = granule * GRANULE_PAGES / 64;
-            let swapped = self.swapped.as_ref().map_or(0, |swapped| swapped[word]);
-            // Much of a sparse block is absent.
-            if self.present[word] | swapped != 0 {
-                let state = self.state_of(granule, &seen, hides_accesses);
-                after |= (state as u64) << (2 * granule);
-            }
-        }
+        let after = self.states_now(hides_accesses);
         self.states = after;
         if before == after {
             return;
@@ -359,6 +349,28 @@ impl Block {
         }
         let changed = (0..GRANULES).filter(|granule| is_changed(*granule));
         self.since.set(changed, now);
+    }
+
+    fn states_now(&self, hides_accesses: bool) -> u64 {
+        let seen = self.seen();
+        let is_alike = |pages: &Bitmap| *pages == NONE || *pages == bits::ALL;
+        // A huge page, or memory that is wholly idle or wholly in use.
+        if self.present == bits::ALL
+            && [&seen.touched, &seen.unsampled, &self.sampled].map(is_alike) == [true; 3]
+        {
+            return self.state_of(0, &seen, hides_accesses) as u64 * ONES;
+        }
+        let mut states = ALL_ABSENT;
+        for granule in 0..GRANULES {
+            let word = granule * GRANULE_PAGES / 64;
+            let swapped = self.swapped.as_ref().map_or(0, |swapped| swapped[word]);
+            // Much of a sparse block is absent.
+            if self.present[word] | swapped != 0 {
+                let state = self.state_of(granule, &seen, hides_accesses);
+                states |= (state as u64) << (2 * granule);
+            }
+        }
+        states
     }
 
     fn state_of(&self, granule: usize, seen: &Seen, hides_accesses: bool) -> State {

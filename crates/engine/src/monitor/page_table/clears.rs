@@ -19,8 +19,8 @@
 use super::TableMonitor;
 use super::block::BlockFacts;
 use super::watch::{ClearedBy, Watch};
-use crate::address::{Nanos, PAGE_SIZE};
-use crate::monitor::bits;
+use crate::address::Nanos;
+use crate::monitor::bits::{self, Bitmap};
 use crate::snapshot::TargetId;
 
 /// Time until the next try for a target that cannot be cleared as a whole.
@@ -34,14 +34,14 @@ impl TableMonitor {
         }
     }
 
-    /// Takes in blocks right after they were cleared, in order of target and address. `is_clearable` tells of a page
-    /// whose bit is set nevertheless whether it can be cleared at all. If so, it was touched at once.
+    /// Takes in blocks right after they were cleared, in order of target and address. Of pages of a block whose bits are
+    /// set nevertheless, `clearable` returns those that can be cleared at all. These were touched at once.
     pub fn take_cleared<E>(
         &mut self,
         now: Nanos,
         by: ClearedBy,
         cleared: &[(TargetId, BlockFacts)],
-        mut is_clearable: impl FnMut(TargetId, u64) -> Result<bool, E>,
+        mut clearable: impl FnMut(TargetId, u64, &Bitmap) -> Result<Bitmap, E>,
     ) -> Result<(), E> {
         for (id, facts) in cleared {
             let Some(target) = self.targets.get_mut(id) else {
@@ -62,17 +62,20 @@ impl TableMonitor {
             };
             let Some(at) = at else { continue };
             let watch = &mut self.watches[at];
-            (watch.watched, watch.uncleared) = block.cleared(facts, &watch.pages);
+            let uncleared;
+            (watch.watched, uncleared) = block.cleared(facts, &watch.pages);
             // Huge pages of hugetlbfs are never cleared with the space; all others were touched at once.
-            let may_be_refused = by == ClearedBy::Range || block.huge;
-            watch.is_uncleared_touched = match bits::next(&watch.uncleared, 0) {
-                Some(page) if may_be_refused => {
-                    is_clearable(*id, facts.address + page as u64 * PAGE_SIZE)?
-                }
-                _ => true,
+            watch.touched_at_once = match by {
+                ClearedBy::Space if !block.huge => uncleared,
+                _ => clearable(*id, facts.address, &uncleared)?,
             };
-            if !watch.is_uncleared_touched {
-                block.give_up(&watch.uncleared, now);
+            let refused = bits::and_not(&uncleared, &watch.touched_at_once);
+            if !bits::is_empty(&refused) {
+                // Those that can be cleared say nothing about the others: they were written to after a fork.
+                let rest = bits::and_not(&block.not_sampled(), &uncleared);
+                let of_rest = clearable(*id, facts.address, &rest)?;
+                let refused = bits::or(&refused, &bits::and_not(&rest, &of_rest));
+                block.give_up(&refused, now);
                 self.nr_unclearable += 1;
             }
         }

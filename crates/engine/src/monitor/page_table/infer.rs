@@ -3,7 +3,7 @@
 use super::block;
 use super::target::Target;
 use super::watch::Watch;
-use crate::monitor::bits::{self, and, count, is_empty, or};
+use crate::monitor::bits::{and, count, is_empty, or};
 
 /// Largest distance of two known blocks that represent the blocks between them. It is also the reach of
 /// [`infer_from_around`].
@@ -20,11 +20,7 @@ pub(super) fn observe(watch: &Watch, block: &mut block::Block) -> Option<f32> {
     if !block.is_fresh() {
         return None;
     }
-    let at_once = if watch.is_uncleared_touched {
-        and(&watch.uncleared, &block.present)
-    } else {
-        bits::NONE
-    };
+    let at_once = and(&watch.touched_at_once, &block.present);
     block.touched_at_once(&at_once);
     let watched = or(&and(&watch.watched, &block.present), &at_once);
     let nr_watched = count(&watched);

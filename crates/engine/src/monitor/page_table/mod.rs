@@ -55,7 +55,7 @@ use crate::snapshot::{RegionSnapshot, Snapshot, TargetId};
 
 pub use block::BlockFacts;
 
-use super::bits::{and, count};
+use super::bits::{and, count, or};
 use super::budget::{BudgetShares, FixedCost, TokenBucket, total_ns};
 use super::frames::PageAge;
 use super::idle_pages::{ENDS_HALVE_AFTER, PageAgeRule};
@@ -116,7 +116,8 @@ const REGIONS_AT_LEAST: usize = 4000;
 const REGIONS_PER_BLOCK: usize = 4;
 const INTERVAL_FOR_MORE: Nanos = Nanos(1_600_000_000);
 const INTERVAL_FOR_FEWER: Nanos = Nanos(6_000_000_000);
-const INTERVAL_MAX: Nanos = Nanos(60 * 1_000_000_000);
+/// Some terabytes in huge pages take this long at 1 % of a CPU.
+const INTERVAL_MAX: Nanos = Nanos(600 * 1_000_000_000);
 /// Distance in blocks from a changed block within which similar blocks lose certainty.
 const DOUBT_REACH: usize = 64;
 
@@ -386,11 +387,8 @@ impl TableMonitor {
         let place = (target, facts.address);
         if let Ok(at) = self.watches.binary_search_by_key(&place, Watch::place) {
             let watch = &mut self.watches[at];
-            let mut touched = count(&and(&watch.watched, &facts.accessed));
-            if watch.is_uncleared_touched {
-                touched += count(&watch.uncleared);
-            }
-            watch.touched_in_window = Some(touched);
+            let in_window = and(&watch.watched, &facts.accessed);
+            watch.touched_in_window = Some(count(&or(&in_window, &watch.touched_at_once)));
         }
     }
 

@@ -27,10 +27,8 @@ pub(super) struct Watch {
     pub(super) pages: Bitmap,
     /// Pages whose bit was clear afterwards: they are watched.
     pub(super) watched: Bitmap,
-    /// Pages whose bit was still set afterwards.
-    pub(super) uncleared: Bitmap,
-    /// The uncleared pages were touched at once; otherwise they cannot be cleared.
-    pub(super) is_uncleared_touched: bool,
+    /// Pages that were cleared and touched at once.
+    pub(super) touched_at_once: Bitmap,
     /// Number of pages that were touched by the end of the window.
     pub(super) touched_in_window: Option<u32>,
 }
@@ -50,8 +48,7 @@ impl Watch {
             by,
             pages,
             watched: NONE,
-            uncleared: NONE,
-            is_uncleared_touched: false,
+            touched_at_once: NONE,
             touched_in_window: None,
         }
     }
@@ -63,6 +60,6 @@ impl Watch {
 
     /// Returns whether no page of the block was there to be cleared.
     pub(super) fn is_empty(&self) -> bool {
-        is_empty(&self.watched) && is_empty(&self.uncleared)
+        is_empty(&self.watched) && is_empty(&self.touched_at_once)
     }
 }

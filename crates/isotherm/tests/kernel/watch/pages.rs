@@ -43,6 +43,27 @@ while os.getppid() == parent or child:
     time.sleep(0.005)
 "#;
 
+/// Maps 64 MiB, of which its child has half: it writes to every other page, all the time.
+const WRITER: &str = r#"
+import ctypes, mmap, os, time
+memory = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+for i in range(0, len(memory), 4096):
+    memory[i] = 1
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(0)
+for i in range(4096, len(memory), 8192):
+    memory[i] = 2
+print(f"range {start:x}-{start + len(memory):x}", flush=True)
+while True:
+    for i in range(4096, len(memory), 8192):
+        memory[i] = 2
+    time.sleep(0.005)
+"#;
+
 /// The note of scans that clear by other means.
 const SWITCHED: &str = "clear_refs from now on";
 
@@ -52,12 +73,13 @@ const ENOUGH: usize = 4;
 /// Records the shared memory until its last snapshot `is_reported`; returns that snapshot, the record and the address
 /// of the memory.
 fn record_shared(
+    script: &str,
     flags: &[&str],
     is_reported: impl Fn(&Record, Seen, u64) -> bool,
 ) -> (Seen, Record, AddressRange) {
     let (_directory, path) = record_file();
     // The processes are another user's, which needs the capabilities that the recorder keeps.
-    let mut sharers = Running::start(python(SHARERS).uid(65534));
+    let mut sharers = Running::start(python(script).uid(65534));
     let memory = range(&sharers.line("range "));
     let last = |record: &Record| seen(record.snapshots().last().expect("some"), &[memory]);
     let recorder = record_pid(sharers.pid(), &path, flags);
@@ -72,7 +94,7 @@ fn record_shared(
 fn shared_memory_is_seen_and_never_cold_while_it_is_used() {
     let Some(_turn) = measuring() else { return };
     let is_in_use = |_: &Record, last: Seen, bytes: u64| last.accessed > bytes / 10 * 9;
-    let (last, record, memory) = record_shared(&[], is_in_use);
+    let (last, record, memory) = record_shared(SHARERS, &[], is_in_use);
     let bytes = memory.len();
     assert!(last.accessed > bytes / 10 * 9, "{last:?} of {bytes} in use");
     let idle = record.snapshots().map(|s| seen(s, &[memory]).idle).max();
@@ -84,16 +106,29 @@ fn page_scans_of_shared_memory_say_so_or_clear_by_other_means() {
     let Some(_turn) = shared() else { return };
     // Clearing 64 MiB takes far less than a second: the scan may switch.
     let flags = ["--pages", "--max-stall", "1s"];
-    let (last, _, memory) = record_shared(&flags, |record, last, bytes| {
+    let (last, _, memory) = record_shared(SHARERS, &flags, |record, last, bytes| {
         record.notes().contains(SWITCHED) && last.accessed > bytes / 10 * 8
     });
     let least = memory.len() / 10 * 8;
     assert!(last.accessed > least, "{last:?} with clear_refs");
     let flags = ["--pages", "--clear-by", "madvise"];
-    let (last, ..) = record_shared(&flags, |_, last, bytes| last.unknown > bytes / 10 * 9);
+    let is_unknown = |_: &Record, last: Seen, bytes: u64| last.unknown > bytes / 10 * 9;
+    let (last, ..) = record_shared(SHARERS, &flags, is_unknown);
     let (idle, unknown) = (last.idle, last.unknown);
     assert!(idle < memory.len() / 100, "{last:?} with madvise");
     assert!(unknown > memory.len() / 10 * 9, "{last:?} with madvise");
+}
+
+/// One clearable page of 2 MiB used to decide for all: what the child shares was said to be in use.
+#[test]
+fn pages_written_after_a_fork_are_told_from_the_shared_ones_around_them() {
+    let Some(_turn) = shared() else { return };
+    let flags = ["--pages", "--clear-by", "madvise"];
+    let (last, _, memory) = record_shared(WRITER, &flags, |_, last, _| last.accessed > 0);
+    let half = memory.len() / 2;
+    let differ = |found: u64| found.abs_diff(half) > half / 10;
+    assert!(!differ(last.accessed), "{last:?} of {half} in use");
+    assert!(!differ(last.unknown), "{last:?} of {half} shared");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use isotherm_engine::page_cache::{
 };
 use isotherm_engine::{Nanos, Snapshot};
 use isotherm_linux::cache::file::{self, Mounts};
-use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError, SCANNED_TOGETHER};
+use isotherm_linux::cache::memmap::{FileFacts, Memmap, MemmapError};
 use isotherm_linux::cache::{self, clear::Clearer};
 use isotherm_linux::cgroup::GroupNumbers;
 use isotherm_linux::clock::process_cpu;
@@ -241,7 +241,7 @@ impl CacheView {
         let before = process_cpu();
         let (ages, clears) = (&mut self.ages, &mut self.clears);
         let (account, refused, only) = (&mut self.round.account, &self.refused, &self.only);
-        let was_anonymous = |first| mapped.are_anonymous(first..first + SCANNED_TOGETHER);
+        let was_anonymous = |together| mapped.are_anonymous(together);
         self.memmap.scan(frames.clone(), was_anonymous, |folio| {
             let pages = unmapped_pages(&folio, mapped);
             if pages == 0 {
