@@ -48,7 +48,7 @@ end() {
 }
 trap end EXIT
 port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-metrics=127.0.0.1:$(port) prometheus=127.0.0.1:$(port)
+metrics=127.0.0.1:$(port) prometheus=127.0.0.1:$(port) otlp=$(port)
 # A pod as a kubelet leaves it: a control group with its uid, a process in it, and a folder of logs.
 uid=0a1b2c3d-1111-2222-3333-444455556666
 group=$(awk '$3 == "cgroup" && $4 ~ /(^|,)memory(,|$)/ { print $2; exit }' /proc/mounts)
@@ -60,7 +60,8 @@ touch "$folder/containers/cart-7d9f_shop_web-$id.log"
 python3 -c 'import time; kept = bytearray(64 << 20); time.sleep(120)' &
 pids+=($!)
 echo $! >"$group/cgroup.procs"
-"$isotherm" start --all --preset prcl --dry-run --socket "$folder/socket" --metrics "$metrics" --pods "$folder/pods" >"$folder/isotherm.log" 2>&1 &
+"$isotherm" start --all --preset prcl --dry-run --socket "$folder/socket" --metrics "$metrics" --pods "$folder/pods" \
+    --otlp "http://127.0.0.1:$otlp" --otlp-every 1s >"$folder/isotherm.log" 2>&1 &
 pids+=($!)
 cat >"$folder/prometheus.yaml" <<END
 global: {scrape_interval: 1s, evaluation_interval: 1s}
@@ -71,6 +72,7 @@ END
 prometheus --config.file="$folder/prometheus.yaml" --storage.tsdb.path="$folder/tsdb" --web.listen-address="$prometheus" \
     >"$folder/prometheus.log" 2>&1 &
 pids+=($!)
+check "OTLP" "$venv/bin/python" tests/observe/otlp.py "$otlp" "http://$metrics/metrics" "$folder/isotherm.log"
 check "queries" python3 tests/observe/queries.py "http://$prometheus" "http://$metrics/metrics" || true
 ((failed == 0)) || tail -n 5 "$folder"/*.log
 skip "there is no Grafana in Debian, PyPI or npm: its dashboard's structure and queries are tested, not how it looks"

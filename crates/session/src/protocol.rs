@@ -33,7 +33,7 @@ mod text;
 
 pub use feed::Feed;
 pub use live_state::LiveState;
-pub use metrics::Metrics;
+pub use metrics::{Metrics, OtlpTimes, otlp_refusal};
 pub use pods::{PodPolicies, PodPolicyName};
 pub use text::status_text;
 

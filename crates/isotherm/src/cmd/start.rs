@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use isotherm_record::{printable_lines, quoted};
 
-use crate::daemon::{self, Config, PodPolicySource, SOCKET, client};
+use crate::daemon::{self, Config, OtlpReceiver, PodPolicySource, SOCKET, client};
 use crate::flags::ActArgs;
 
 /// Act on memory as `isotherm run` does, as a service that can be asked and tuned while it works.
@@ -32,8 +32,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IP:PORT")]
     metrics: Option<SocketAddr>,
 
+    /// Send metrics to this receiver of OTLP over HTTP, e.g. an OpenTelemetry Collector: http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+
+    /// Send metrics this often
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = isotherm_engine::units::parse_time, requires = "otlp")]
+    otlp_every: isotherm_engine::Nanos,
+
     /// Name the pods of control groups in the metrics (`isotherm_pod_info`), by the kubelet's folder of logs
-    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = isotherm_linux::pods::FOLDER, requires = "metrics")]
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = isotherm_linux::pods::FOLDER)]
     pods: Option<PathBuf>,
 
     /// Act only on processes of pods with the annotation `isotherm.io/policy: reclaim`, as reported by a proxy of the
@@ -67,6 +75,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         "a daemon watches what runs already; `isotherm run -- COMMAND` starts a command"
     );
     let pod_policy = pod_policy(&args)?;
+    let otlp = args.otlp.as_deref();
+    let otlp = otlp
+        .map(|url| OtlpReceiver::new(url, args.otlp_every))
+        .transpose()?;
+    ensure!(
+        args.pods.is_none() || args.metrics.is_some() || otlp.is_some(),
+        "--pods names pods in metrics; add --metrics or --otlp"
+    );
     if args.detach {
         return detach(&args);
     }
@@ -76,6 +92,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     daemon::run(Config {
         socket: args.socket,
         metrics: args.metrics,
+        otlp,
         pods: args.pods,
         pod_policy,
         request: args.act.request(),

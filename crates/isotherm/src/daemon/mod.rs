@@ -3,7 +3,7 @@
 //! Problem: schemes that work for weeks must be inspected, tuned and stopped while they work, by permitted users only.
 //! A client must not hold up the daemon.
 //!
-//! Approach: one process with one thread, and a second thread only to ask which pods may be acted on ([`pod_policy`]).
+//! Approach: one process with one thread. Others only ask which pods may be acted on ([`pod_policy`]) and send metrics.
 //! The loop is that of `isotherm run`: a session's step, then its actions. Between two steps it answers requests on a
 //! Unix socket, and scrapes on a loopback port if one is configured. A request ends the loop's sleep. No client can
 //! make the loop wait ([`crate::serve`]).
@@ -14,15 +14,17 @@
 
 pub(crate) mod client;
 mod notify;
+mod otlp;
 mod pod_policy;
 mod scrape;
 mod socket;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use isotherm_config::{ActingRequest, ContextSpec, Request, SessionSpec, TargetSpec, World};
@@ -32,18 +34,21 @@ use isotherm_linux::pods::Pods;
 use isotherm_policy::scheme::{Action, Scheme};
 use isotherm_record::{Item, RecordError, printable};
 use isotherm_session::protocol::{
-    DaemonRequest, Done, Feed, LiveState, Metrics, PodPolicies, Reply, Status,
+    DaemonRequest, Done, Feed, LiveState, Metrics, OtlpTimes, PodPolicies, Reply, Status,
 };
 use isotherm_session::{Acting, PodPermits, Session, Step, new_acting, warnings};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
+pub(crate) use otlp::OtlpReceiver;
 pub(crate) use pod_policy::PodPolicySource;
+use socket::Socket;
 pub(crate) use socket::make_folder_of;
 
 use crate::blame::LiveBlame;
 use crate::flags::{contexts_of, ensure_doable, lower, parse};
-use crate::serve::{Answer, Then};
+use crate::serve::{Answer, Server, Then};
 use notify::Manager;
+use otlp::OtlpSender;
 use pod_policy::PodPolicyWatch;
 use tracing::{debug, error, info, warn};
 
@@ -66,6 +71,8 @@ const REQUEST_SHOWN: usize = 80;
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     pub(crate) metrics: Option<SocketAddr>,
+    /// The receiver that metrics are sent to.
+    pub(crate) otlp: Option<OtlpReceiver>,
     /// The kubelet's folder of logs, if metrics name the pods of control groups.
     pub(crate) pods: Option<PathBuf>,
     /// The source that names the pods which may be acted on; without it schemes act on all targets.
@@ -116,6 +123,8 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         warn!("{warning}");
     }
     session.give_up_privileges(true)?;
+    let otlp = config.otlp.clone();
+    let mut otlp = otlp.map(OtlpSender::start).transpose()?;
     let mut live = LiveState::new(session.now());
     let of_pods = config.pod_policy.clone();
     live.pods = of_pods.as_ref().map(|of| PodPolicies::new(&of.node));
@@ -135,29 +144,20 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     };
     daemon.act(&mut items)?;
     daemon.manager.ready();
-    while daemon.step(&mut items)? {
-        let now = daemon.session.now();
-        let news = daemon.news();
-        if !news.is_empty() {
-            requests.publish_all(now, &news, BEHIND_MAX);
-        }
-        daemon.nr_followers = requests.nr_subscribers();
-        requests.serve(now, &mut |message| daemon.answer(message));
-        if requests.nr_subscribers() == 0 {
-            daemon.feed.rest();
-        }
-        if let Some(scrapes) = &mut scrapes {
-            scrapes.serve(now, &mut |message| {
-                scrape::answer(message, || daemon.metrics())
-            });
-        }
-        if daemon.is_ending {
-            break;
-        }
-    }
+    daemon.work(&mut items, &mut requests, scrapes.as_mut(), otlp.as_mut())?;
     daemon.manager.stopping();
     info!("{}", daemon.acting.summary().text());
     Ok(())
+}
+
+/// Returns a client that follows neither redirects nor proxies of the environment.
+fn agent(timeout: Duration) -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .proxy(None)
+        .max_redirects(0)
+        .max_idle_connections(0);
+    config.build().new_agent()
 }
 
 /// Returns [`Then::Listen`], unless the daemon ends.
@@ -204,6 +204,42 @@ fn ensure_for_pods(spec: &SessionSpec) -> anyhow::Result<()> {
 }
 
 impl Daemon {
+    /// Turns the loop until the targets end, or until a signal or a request ends it.
+    fn work(
+        &mut self,
+        items: &mut Vec<Item>,
+        requests: &mut Server<Socket>,
+        mut scrapes: Option<&mut Server<TcpListener>>,
+        mut otlp: Option<&mut OtlpSender>,
+    ) -> anyhow::Result<()> {
+        while self.step(items)? {
+            let now = self.session.now();
+            let news = self.news();
+            if !news.is_empty() {
+                requests.publish_all(now, &news, BEHIND_MAX);
+            }
+            self.nr_followers = requests.nr_subscribers();
+            requests.serve(now, &mut |message| self.answer(message));
+            if requests.nr_subscribers() == 0 {
+                self.feed.rest();
+            }
+            if let Some(scrapes) = scrapes.as_deref_mut() {
+                scrapes.serve(now, &mut |message| {
+                    scrape::answer(message, || self.metrics(None))
+                });
+            }
+            if let Some(otlp) = otlp.as_deref_mut()
+                && let Some(times) = otlp.due(now)
+            {
+                otlp.send(self.metrics(Some(times)));
+            }
+            if self.is_ending {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn status(&self) -> Status<'_> {
         let config = self.config.file.as_ref();
         let config = config.map(|path| path.display().to_string());
@@ -213,7 +249,8 @@ impl Daemon {
             .status(env!("CARGO_PKG_VERSION"), config, now, cost, acting)
     }
 
-    fn metrics(&mut self) -> String {
+    /// Returns the metrics as text, or as an OTLP request of these times.
+    fn metrics(&mut self, otlp: Option<OtlpTimes>) -> Vec<u8> {
         let none = BTreeMap::new();
         let metrics = Metrics {
             version: env!("CARGO_PKG_VERSION"),
@@ -224,7 +261,10 @@ impl Daemon {
             cpu_budget: self.session.cpu_budget(),
             pods: self.pods.as_mut().map_or(&none, Pods::list),
         };
-        metrics.text()
+        match otlp {
+            None => metrics.text().into_bytes(),
+            Some(times) => metrics.otlp(times),
+        }
     }
 
     /// Applies the pods' permissions, if a new answer has arrived.

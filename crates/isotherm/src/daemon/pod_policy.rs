@@ -78,14 +78,8 @@ impl PodPolicySource {
     }
 
     fn ask(&self, timeout: Duration) -> Result<Vec<AnnotatedPod>, String> {
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(timeout))
-            .proxy(None)
-            .max_redirects(0)
-            .max_idle_connections(0)
-            .build();
-        let url = self.url();
-        let request = config.new_agent().get(&url).header("Accept", ACCEPT);
+        let agent = super::agent(timeout);
+        let request = agent.get(self.url()).header("Accept", ACCEPT);
         let of_proxy = |error: &dyn std::fmt::Display| format!("{}: {error}", self.address);
         let mut response = request.call().map_err(|error| match error {
             ureq::Error::StatusCode(403) => {

@@ -23,10 +23,10 @@ pub(super) fn open(address: SocketAddr, poll: &Rc<Epoll>) -> anyhow::Result<Serv
     http::open(address, poll, LIMITS)
 }
 
-pub(super) fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> Answer {
+pub(super) fn answer(head: &[u8], metrics: impl FnOnce() -> Vec<u8>) -> Answer {
     http::answer(head, |request| {
         if request.target.split('?').next() == Some("/metrics") {
-            http::response(OPEN_METRICS, Rc::new(metrics().into_bytes()), &[])
+            http::response(OPEN_METRICS, Rc::new(metrics()), &[])
         } else {
             http::refusal("404 Not Found", "metrics are at /metrics\n")
         }

@@ -3,6 +3,7 @@
 //! Names are `isotherm_*` with the unit, counters end in `_total`. To keep the number of series bounded, processes are
 //! listed one by one only up to [`TARGETS_MAX`]; sums are over all of them.
 
+mod otlp;
 mod page;
 mod pods;
 
@@ -15,6 +16,7 @@ use isotherm_policy::BoundBy;
 use isotherm_policy::scheme::SchemeStatus;
 use prometheus_client::metrics::MetricType;
 
+pub use otlp::{OtlpTimes, otlp_refusal};
 use page::Page;
 
 use super::machine::Owner;
@@ -103,6 +105,21 @@ pub struct Metrics<'a> {
 impl Metrics<'_> {
     /// Returns the text exposition.
     pub fn text(&self) -> String {
+        self.page().text()
+    }
+
+    /// Returns the body of an OTLP request.
+    pub fn otlp(&self, times: OtlpTimes) -> Vec<u8> {
+        let host = isotherm_linux::host::hostname();
+        let resource = [
+            ("service.name", "isotherm"),
+            ("service.version", self.version),
+            ("host.name", &host),
+        ];
+        otlp::request(self.page(), self.version, &resource, times)
+    }
+
+    fn page(&self) -> Page {
         let mut page = Page::default();
         self.memory(&mut page);
         self.processes(&mut page);
@@ -119,7 +136,7 @@ impl Metrics<'_> {
         self.contexts(&mut page);
         self.bounds(&mut page);
         self.monitor(&mut page);
-        page.text()
+        page
     }
 
     /// Adds idle memory by function, where stacks are sampled. Series are few, as functions come and go.

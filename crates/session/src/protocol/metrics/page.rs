@@ -13,15 +13,15 @@ const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
 #[derive(Debug, Default)]
 pub(super) struct Page {
-    families: Vec<Family>,
+    pub(super) families: Vec<Family>,
 }
 
 #[derive(Debug)]
-struct Family {
-    name: &'static str,
-    kind: MetricType,
-    help: &'static str,
-    samples: Vec<(Vec<(String, String)>, Value)>,
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) kind: MetricType,
+    pub(super) help: &'static str,
+    pub(super) samples: Vec<(Vec<(String, String)>, Value)>,
 }
 
 impl Family {
