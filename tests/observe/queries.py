@@ -109,4 +109,5 @@ def main() -> None:
     print(f"{len(queries)} queries of the dashboard, {len(state[0]['rules'])} rules")
 
 
-main()
+if __name__ == "__main__":
+    main()
