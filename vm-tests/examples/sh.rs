@@ -18,6 +18,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )
         .script(&script)
         .run()?;
-    println!("{}", output.console);
+    println!("{}{}", output.console, output.stdout);
     Ok(())
 }

@@ -6,7 +6,14 @@ same() { cmp -s $1 $2 || die "$3: $(diff $1 $2)"; }
 damo_does() { damo "$@" >/tmp/damo.out 2>&1 || die "damo $*: $(cat /tmp/damo.out)"; }
 
 # damo writes a configuration's tree, and Isotherm reads it.
-sed "s/TARGET/$target/" /damo.json >/tmp/damo.json
+# A kernel that has attribute probes gets one.
+probes=
+echo 1 >$tree/nr_kdamonds && echo 1 >$tree/0/contexts/nr_contexts
+if [ -d $tree/0/contexts/0/monitoring_attrs/probes ]; then
+    probes='"probes": [{"filters": [{"filter_type": "anon", "matching": true, "allow": true, "path": null}], "weight": 3}],'
+fi
+echo 0 >$tree/nr_kdamonds
+sed "s/TARGET/$target/; s/PROBES/$probes/" /damo.json >/tmp/damo.json
 damo_does start /tmp/damo.json
 dump >/out/damo.tree
 isotherm damon --export /out/export.json >/out/damon.txt || exit 1

@@ -253,6 +253,10 @@ impl SimProbe<'_> {
         let is_new = self.state.met.insert((target, facts.address));
         let accessed = bits::count(&bits::and(&facts.present, &facts.accessed));
         let present = bits::count(&facts.present);
+        if facts.huge && !is_new {
+            self.spend(costs.judge_huge);
+            return;
+        }
         let mut each = if (1..present).contains(&accessed) {
             costs.judge_mixed_page
         } else {
