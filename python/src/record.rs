@@ -154,17 +154,11 @@ fn which(snapshot: Option<&Bound<'_, PyAny>>, at: Option<Time>) -> PyResult<Whic
 }
 
 fn sort_by(name: &str) -> PyResult<SortBy> {
-    Ok(match name {
-        "address" => SortBy::Address,
-        "size" => SortBy::Size,
-        "rate" => SortBy::Rate,
-        "age" => SortBy::Age,
-        "mapping" => SortBy::Mapping,
-        _ => {
-            return Err(PyValueError::new_err(format!(
-                "'{name}' is nothing to sort by; there are address, size, rate, age and mapping"
-            )));
-        }
+    let found = SortBy::ALL.into_iter().find(|by| by.name() == name);
+    found.ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "'{name}' is nothing to sort by; there are address, size, rate, age and mapping"
+        ))
     })
 }
 
@@ -464,11 +458,10 @@ impl Record {
         let rate = min_rate.map(|Share(rate)| rate as f32);
         let make = |header: &Header| Footprint::new(header, scope, rate);
         let (footprint, _) = self.accumulate(py, scope, false, make)?;
-        let report = footprint.finish();
-        if report.metrics.is_empty() {
-            let error = anyhow::anyhow!("the record says nothing of memory use in this part");
-            return Err(raise(error, Doing::Reading));
-        }
+        let missing = || anyhow::anyhow!("the record says nothing of memory use in this part");
+        let report = footprint
+            .finish()
+            .ok_or_else(|| raise(missing(), Doing::Reading))?;
         Ok(Report::new("footprint", Whole(report)))
     }
 

@@ -10,8 +10,8 @@ use isotherm_report::{ReportFormat, Style};
 use isotherm_session::Versioned;
 use isotherm_session::simulated::Replay;
 use isotherm_tune::{
-    self as library, Effort, Journal, MemoryLimit, Prices, PublishedMethod, SearchEvent, Seeks,
-    TuneRequest, Tuning, TuningPlan,
+    self as library, Effort, Journal, METHODS, MemoryLimit, OBJECTIVES, Prices, PublishedMethod,
+    SearchEvent, Seeks, TuneRequest, Tuning, TuningPlan,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -136,32 +136,24 @@ impl FromPyObject<'_, '_> for Priced {
 }
 
 fn seeks(name: &str) -> PyResult<Seeks> {
-    Ok(match name {
-        "memory" => Seeks::Memory,
-        "slowdown" => Seeks::Slowdown,
-        "damoos" => Seeks::Damoos,
-        "cost" => Seeks::Cost,
-        "huge" => Seeks::Huge,
-        _ => {
-            return Err(PyValueError::new_err(format!(
-                "'{name}' is no objective; there are memory, slowdown, damoos, cost and huge"
-            )));
-        }
+    named(OBJECTIVES, name).ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "'{name}' is no objective; there are memory, slowdown, damoos, cost and huge"
+        ))
     })
 }
 
 fn method(name: &str) -> PyResult<Option<PublishedMethod>> {
-    Ok(match name {
-        "search" => None,
-        "damoos-grid" => Some(PublishedMethod::DamoosGrid),
-        "damoos-polyfit" => Some(PublishedMethod::DamoosPolyfit),
-        "swarm" => Some(PublishedMethod::Swarm),
-        _ => {
-            return Err(PyValueError::new_err(format!(
-                "'{name}' is no method; there are search, damoos-grid, damoos-polyfit and swarm"
-            )));
-        }
+    named(METHODS, name).ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "'{name}' is no method; there are search, damoos-grid, damoos-polyfit and swarm"
+        ))
     })
+}
+
+fn named<T: Copy>(all: &[(&str, &str, T)], name: &str) -> Option<T> {
+    let found = all.iter().find(|(known, ..)| *known == name);
+    found.map(|(.., value)| *value)
 }
 
 /// A message from a running search.

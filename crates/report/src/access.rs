@@ -30,20 +30,26 @@ pub enum Which {
     All,
 }
 
-/// The order of the regions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SortBy {
-    /// Lowest address first.
-    #[default]
-    Address,
-    /// Largest first.
-    Size,
-    /// Hottest first, unknown last.
-    Rate,
-    /// Longest unchanged first.
-    Age,
-    /// Mapping name; unmapped regions last.
-    Mapping,
+isotherm_engine::named! {
+    /// The order of the regions.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum SortBy {
+        /// Lowest address first.
+        #[default]
+        Address = "address",
+        /// Largest first.
+        Size = "size",
+        /// Hottest first, unknown last.
+        Rate = "rate",
+        /// Longest unchanged first.
+        Age = "age",
+        /// Mapping name; unmapped regions last.
+        Mapping = "mapping",
+    }
+
+    /// Returns its name in options.
+    fn name;
+    all ALL;
 }
 
 /// Inclusive bounds; an absent bound admits everything.

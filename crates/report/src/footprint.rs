@@ -115,7 +115,7 @@ impl Footprint {
 }
 
 impl Accumulate for Footprint {
-    type Report = FootprintReport;
+    type Report = Option<FootprintReport>;
 
     fn push(&mut self, item: &Item) {
         self.context.observe(item);
@@ -138,7 +138,7 @@ impl Accumulate for Footprint {
         self.context.end(end);
     }
 
-    fn finish(mut self) -> FootprintReport {
+    fn finish(mut self) -> Option<FootprintReport> {
         let round = self.rounds.close();
         self.push_round(round);
         let metrics = [
@@ -161,13 +161,14 @@ impl Accumulate for Footprint {
                 series: series.points(),
             })
         });
-        FootprintReport {
+        let metrics: Vec<FootprintMetric> = metrics.collect();
+        (!metrics.is_empty()).then(|| FootprintReport {
             report: "footprint",
             version: crate::VERSION,
             record: self.context.record_info(),
             target: self.target,
             system_total_bytes: self.system_total,
-            metrics: metrics.collect(),
-        }
+            metrics,
+        })
     }
 }

@@ -215,7 +215,7 @@ impl Fragmentation {
 }
 
 impl Accumulate for Fragmentation {
-    type Report = FragmentationReport;
+    type Report = Option<FragmentationReport>;
 
     fn push(&mut self, item: &Item) {
         match item {
@@ -233,14 +233,16 @@ impl Accumulate for Fragmentation {
         self.context.end(end);
     }
 
-    fn finish(self) -> FragmentationReport {
-        FragmentationReport {
+    fn finish(self) -> Option<FragmentationReport> {
+        let nodes = self.nodes.into_values().filter_map(Node::finish);
+        let nodes: Vec<NodeFragmentation> = nodes.collect();
+        (!nodes.is_empty()).then(|| FragmentationReport {
             report: "fragmentation",
             version: crate::VERSION,
             record: self.context.record_info(),
-            nodes: self.nodes.into_values().filter_map(Node::finish).collect(),
+            nodes,
             left_out_samples: self.left_out,
-        }
+        })
     }
 }
 

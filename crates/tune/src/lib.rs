@@ -51,7 +51,7 @@ pub use param::{Knob, ParamError, Parameter, TraceTimes, Value};
 pub use plan::TuningPlan;
 pub use predict::{Estimate, Prediction};
 pub use replay::{EachSecond, Evaluate, PlannedReplays, Replays, trace_facts};
-pub use request::{Confirm, Effort, OBJECTIVES, Seeks, TuneRequest, Tuning};
+pub use request::{Confirm, Effort, METHODS, OBJECTIVES, Seeks, TuneRequest, Tuning};
 pub use result::{Coarse, Found, Subject, Trial, Tried, Tuned};
 pub use search::Search;
 pub use space::{SearchPoint, Setting, Settings, Space, SpaceError};

@@ -64,6 +64,30 @@ pub const OBJECTIVES: &[(&str, &str, Seeks)] = &[
     ),
 ];
 
+/// The methods that choose the settings to try, by name: the search, or a published method. Each has a description.
+pub const METHODS: &[(&str, &str, Option<PublishedMethod>)] = &[
+    (
+        "search",
+        "Try all settings of a small space; of a large one, settings near the best and in gaps of the front",
+        None,
+    ),
+    (
+        "damoos-grid",
+        "DAMOOS' grid: 4 ages, then 5 sizes",
+        Some(PublishedMethod::DamoosGrid),
+    ),
+    (
+        "damoos-polyfit",
+        "DAMOOS' polynomial: 20 runs for each number",
+        Some(PublishedMethod::DamoosPolyfit),
+    ),
+    (
+        "swarm",
+        "A particle swarm: 8 particles, 10 rounds",
+        Some(PublishedMethod::Swarm),
+    ),
+];
+
 /// Default memory limit of huge pages: this share of the memory without schemes.
 const HUGE_MEMORY: MemoryLimit = MemoryLimit::Share(1.1);
 

@@ -145,7 +145,7 @@ impl Accumulate for Document {
             actions: self.actions.finish(),
             machine: self.machine.finish(),
             tiers: self.tiers.finish(),
-            fragmentation: Some(self.fragmentation.finish()).filter(|of| !of.nodes.is_empty()),
+            fragmentation: self.fragmentation.finish(),
             curves,
             blame: self.blame.map_or_else(Vec::new, |blame| blamed(*blame)),
         }

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Subcommand;
+use clap::builder::TypedValueParser;
 use isotherm_engine::units::{parse_bytes, parse_time};
 use isotherm_engine::{Nanos, TargetId};
 use isotherm_record::Header;
@@ -35,7 +36,7 @@ use output::{OutputArgs, pipe_may_close};
 use source::{Source, exit_code};
 use tracing::info;
 
-use crate::flags::one_of;
+use crate::flags::one_of_these;
 
 /// Show what a record holds: which memory is hot, which is idle, how much is in use.
 #[derive(clap::Args)]
@@ -135,13 +136,14 @@ impl CommonArgs {
     {
         let missing =
             "the record holds no page scans in this part; make one with `isotherm record --pages`";
-        self.write_if_there(self.open_pages()?, make, missing)
+        self.write_if_there(self.open_pages()?, false, make, missing)
     }
 
     /// Reads a record into a report that not every record has, and writes it; or fails and names what is `missing`.
     fn write_if_there<A, R>(
         &self,
         source: Source,
+        over_time: bool,
         make: impl FnOnce(&Header) -> A,
         missing: &'static str,
     ) -> anyhow::Result<ExitCode>
@@ -151,7 +153,7 @@ impl CommonArgs {
     {
         let (report, extent) = source.accumulate(self.scope(), make)?;
         let report = report.finish().context(missing)?;
-        self.output.write(&report, &self.output.style(false))?;
+        self.output.write(&report, &self.output.style(over_time))?;
         Ok(exit_code(&extent))
     }
 
@@ -198,7 +200,7 @@ struct AccessArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Nanos>,
     /// Sort by lowest address, largest size, highest rate or age, or mapping name first.
-    #[arg(long, value_parser = one_of(ORDERS), default_value = "address")]
+    #[arg(long, value_parser = orders(), default_value = "address")]
     sort: SortBy,
     /// Reverse the order.
     #[arg(long)]
@@ -235,13 +237,9 @@ struct AccessArgs {
     pages_of_interest: Option<PathBuf>,
 }
 
-const ORDERS: &[(&str, &str, SortBy)] = &[
-    ("address", "", SortBy::Address),
-    ("size", "", SortBy::Size),
-    ("rate", "", SortBy::Rate),
-    ("age", "", SortBy::Age),
-    ("mapping", "", SortBy::Mapping),
-];
+fn orders() -> impl TypedValueParser<Value = SortBy> {
+    one_of_these(SortBy::ALL.iter().map(|by| (by.name(), "", by)))
+}
 
 /// Draw the access rate over time and address, as text, a picture, or an interactive page.
 #[derive(clap::Args)]
@@ -453,30 +451,15 @@ fn idle(args: &IdleArgs) -> anyhow::Result<ExitCode> {
 fn footprint(args: &FootprintArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let make = |header: &_| Footprint::new(header, common.scope(), args.min_rate);
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    let style = common.output.style(args.over_time);
-    let report = report.finish();
-    anyhow::ensure!(
-        !report.metrics.is_empty(),
-        "the record says nothing of memory use in this part"
-    );
-    common.output.write(&report, &style)?;
-    Ok(exit_code(&extent))
+    let missing = "the record says nothing of memory use in this part";
+    common.write_if_there(common.open()?, args.over_time, make, missing)
 }
 
 fn fragmentation(args: &FragmentationArgs) -> anyhow::Result<ExitCode> {
     let common = &args.common;
     let make = |header: &_| Fragmentation::new(header, common.scope());
-    let (report, extent) = common.open()?.accumulate(common.scope(), make)?;
-    let style = common.output.style(args.over_time);
-    let report = report.finish();
-    anyhow::ensure!(
-        !report.nodes.is_empty(),
-        "the record says nothing of fragmentation in this part; `isotherm compact -o FILE` makes one \
-         that does"
-    );
-    common.output.write(&report, &style)?;
-    Ok(exit_code(&extent))
+    let missing = "the record says nothing of fragmentation in this part; `isotherm compact -o FILE` makes one that does";
+    common.write_if_there(common.open()?, args.over_time, make, missing)
 }
 
 fn which(text: &str) -> Result<Which, String> {

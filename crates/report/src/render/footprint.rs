@@ -38,9 +38,6 @@ impl Tabulate for FootprintReport {
 impl Render for FootprintReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.heading())?;
-        if self.metrics.is_empty() {
-            return writeln!(out, "the record says nothing about it in this part");
-        }
         let bytes = |n: u64| style.bytes(n);
         let rows = self.metrics.iter().map(|metric| {
             let numbers = [metric.min_bytes, metric.mean_bytes, metric.max_bytes];

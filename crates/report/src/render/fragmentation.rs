@@ -51,12 +51,6 @@ impl Tabulate for FragmentationReport {
 
 impl Render for FragmentationReport {
     fn text(&self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-        if self.nodes.is_empty() {
-            return writeln!(
-                out,
-                "the record says nothing about fragmentation in this part; `isotherm compact -o FILE` makes one that does"
-            );
-        }
         for (index, node) in self.nodes.iter().enumerate() {
             if index > 0 {
                 writeln!(out)?;

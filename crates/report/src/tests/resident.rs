@@ -99,7 +99,8 @@ proptest! {
             prop_assert_eq!(Some(sum), totals.resident_bytes);
         }
         let footprint = footprint.finish();
-        let most = |name| footprint.metrics.iter().find(|m| m.name == name).map(|m| m.max_bytes);
+        let metrics = || footprint.iter().flat_map(|of| &of.metrics);
+        let most = |name| metrics().find(|m| m.name == name).map(|m| m.max_bytes);
         prop_assert!(most("working_set") <= most("resident"));
     }
 }

@@ -16,8 +16,9 @@ use isotherm_config::{ConfigFormat, to_json, to_yaml};
 use isotherm_engine::units::parse_share;
 use isotherm_session::simulated::read_trace;
 use isotherm_tune::{
-    Effort, Fingerprint, Journal, LiveRuns, MemoryLimit, OBJECTIVES, Prices, PublishedMethod,
-    SETTINGS, Search, SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning, TuningPlan,
+    Effort, Fingerprint, Journal, LiveRuns, METHODS, MemoryLimit, OBJECTIVES, Prices,
+    PublishedMethod, SETTINGS, Search, SearchEvent, Seeks, Stage, TuneRequest, Tuned, Tuning,
+    TuningPlan,
 };
 use tracing::{info, warn};
 
@@ -156,30 +157,8 @@ struct SoughtArgs {
     price: Option<Prices>,
 }
 
-/// The method that chooses the settings to try.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum MethodName {
-    /// Try all settings of a small space; of a large one, settings near the best and in gaps of the front
-    #[default]
-    Search,
-    /// DAMOOS' grid: 4 ages, then 5 sizes
-    DamoosGrid,
-    /// DAMOOS' polynomial: 20 runs for each number
-    DamoosPolyfit,
-    /// A particle swarm: 8 particles, 10 rounds
-    Swarm,
-}
-
-impl MethodName {
-    const fn published(self) -> Option<PublishedMethod> {
-        match self {
-            Self::Search => None,
-            Self::DamoosGrid => Some(PublishedMethod::DamoosGrid),
-            Self::DamoosPolyfit => Some(PublishedMethod::DamoosPolyfit),
-            Self::Swarm => Some(PublishedMethod::Swarm),
-        }
-    }
-}
+/// Not an `Option` for clap, which would take that for an option without a default.
+type Method = Option<PublishedMethod>;
 
 /// The search and its outputs.
 #[derive(clap::Args, Clone, Debug)]
@@ -196,8 +175,8 @@ struct HowArgs {
     thorough: bool,
 
     /// Search by this method; published methods use DAMOOS' score and a budget of their own
-    #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
-    method: MethodName,
+    #[arg(long, value_parser = one_of(METHODS), value_name = "METHOD", default_value = "search")]
+    method: Method,
 
     /// Replay this number of settings at a time; the result does not depend on it [default: one for each CPU]
     #[arg(short, long, value_name = "N")]
@@ -360,7 +339,7 @@ fn search(
         budget: { args.how.budget.map(|budget| budget.get() as usize) }
             .or(args.how.thorough.then_some(SETTINGS)),
         jobs: args.how.jobs.map(|jobs| jobs.get() as usize),
-        method: args.how.method.published(),
+        method: args.how.method,
     };
     let progress = RefCell::new(Searching::new());
     let mut on_event = |event: SearchEvent<'_>| progress.borrow_mut().take(event);

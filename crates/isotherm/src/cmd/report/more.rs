@@ -27,7 +27,7 @@ pub(super) fn machine(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let missing = "this part of the record has no sample of the machine's memory; `isotherm record --all` makes one that \
          does";
     let make = |header: &_| Machine::new(header, common.scope());
-    common.write_if_there(common.open()?, make, missing)
+    common.write_if_there(common.open()?, false, make, missing)
 }
 
 pub(super) fn summary(common: &CommonArgs) -> anyhow::Result<ExitCode> {
@@ -60,7 +60,7 @@ pub(super) fn actions(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let missing =
         "this part of the record has no schemes; `isotherm run -o FILE` makes one that does";
     let make = |header: &_| Actions::new(header, common.scope());
-    common.write_if_there(common.open()?, make, missing)
+    common.write_if_there(common.open()?, false, make, missing)
 }
 
 fn overview(source: Source, scope: Scope) -> anyhow::Result<(Overview, ExitCode)> {
