@@ -51,89 +51,90 @@ struct Cli {
     command: Command,
 }
 
-#[derive(clap::Subcommand)]
-enum Command {
-    Doctor(cmd::doctor::Args),
-    Record(cmd::record::Args),
-    Run(cmd::run::Args),
-    Start(cmd::start::Args),
-    Status(cmd::control::StatusArgs),
-    Tune(cmd::tune::Args),
-    /// Stop the daemon's schemes until `isotherm resume`. It goes on watching.
-    #[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
-    Pause(cmd::control::Where),
-    /// Let the daemon act again after `isotherm pause`.
-    #[command(after_help = "Example:\n  isotherm resume --socket /run/isotherm/redis.sock")]
-    Resume(cmd::control::Where),
-    /// End the daemon. What was paged out stays so until it is touched.
-    #[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
-    Stop(cmd::control::Where),
-    Restore(cmd::restore::Args),
-    Park(cmd::park::ParkArgs),
-    Wake(cmd::park::WakeArgs),
-    Thp(cmd::thp::Args),
-    Check(cmd::check::Args),
-    Swap(cmd::swap::Args),
-    Compact(cmd::compact::Args),
-    Tier(cmd::tier::Args),
-    Damo(cmd::damo::Args),
-    Damon(cmd::damon::Args),
-    Compare(cmd::compare::Args),
-    Report(cmd::report::Args),
-    Top(cmd::top::Args),
-    Web(cmd::web::Args),
-    Convert(cmd::convert::Args),
-    Symbolize(cmd::symbolize::Args),
-    #[command(alias = "exercise")]
-    Workload(cmd::workload::Args),
-    Eval(cmd::eval::Args),
-    Simulate(cmd::simulate::Args),
-    Calibrate(cmd::calibrate::Args),
-    #[cfg(feature = "reproduce")]
-    #[command(alias = "paper")]
-    Reproduce(cmd::reproduce::Args),
-    Size(cmd::report::size::SizeArgs),
-    Recommend(cmd::recommend::RecommendArgs),
-    ReclaimCurve(cmd::report::reclaim_curve::ReclaimCurveArgs),
-    EthpCurve(cmd::report::ethp_curve::EthpCurveArgs),
-    /// Print a shell completion script.
-    #[command(
-        after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm"
-    )]
-    Completions {
-        /// Print the script of this shell.
-        shell: clap_complete::Shell,
-    },
-    #[command(hide = true)]
-    Man(cmd::man::Args),
+/// Declares the commands: each is a line of a name, its options and what runs it. `@` names a feature that it needs;
+/// `prints` says that a broken pipe can only be that of standard output.
+macro_rules! commands {
+    ($(
+        $(@$feature:literal)? $(#[$attribute:meta])*
+        $name:ident($args:ident: $type:ty) => $run:expr $(, $prints:ident)?;
+    )*) => {
+        #[derive(clap::Subcommand)]
+        enum Command {
+            $($(#[cfg(feature = $feature)])? $(#[$attribute])* $name($type),)*
+        }
+
+        impl Command {
+            fn only_prints(&self) -> bool {
+                let is_so: &[&str] = match self {
+                    $($(#[cfg(feature = $feature)])? Self::$name(_) => &[$(stringify!($prints))?],)*
+                };
+                !is_so.is_empty()
+            }
+
+            fn run(self) -> anyhow::Result<ExitCode> {
+                match self {
+                    $($(#[cfg(feature = $feature)])? Self::$name($args) => $run,)*
+                }
+            }
+        }
+    };
 }
 
-impl Command {
-    /// Returns whether a broken pipe can only be that of standard output.
-    fn only_prints(&self) -> bool {
-        #[cfg(feature = "reproduce")]
-        if matches!(self, Self::Reproduce(_)) {
-            return true;
-        }
-        matches!(
-            self,
-            Self::Doctor(_)
-                | Self::Check(_)
-                | Self::Tier(_)
-                | Self::Damo(_)
-                | Self::Damon(_)
-                | Self::Report(_)
-                | Self::ReclaimCurve(_)
-                | Self::EthpCurve(_)
-                | Self::Convert(_)
-                | Self::Symbolize(_)
-                | Self::Workload(_)
-                | Self::Eval(_)
-                | Self::Simulate(_)
-                | Self::Calibrate(_)
-                | Self::Completions { .. }
-        )
-    }
+commands! {
+    Doctor(args: cmd::doctor::Args) => cmd::doctor::run(&args), prints;
+    Record(args: cmd::record::Args) => cmd::record::run(&args);
+    Run(args: cmd::run::Args) => cmd::run::run(&args);
+    Start(args: cmd::start::Args) => cmd::start::run(args);
+    Status(args: cmd::control::StatusArgs) => cmd::control::status(&args);
+    Tune(args: cmd::tune::Args) => cmd::tune::run(&args);
+    /// Stop the daemon's schemes until `isotherm resume`. It goes on watching.
+    #[command(after_help = "Example:\n  isotherm pause --socket /run/isotherm/redis.sock")]
+    Pause(args: cmd::control::Where) => cmd::control::pause(&args);
+    /// Let the daemon act again after `isotherm pause`.
+    #[command(after_help = "Example:\n  isotherm resume --socket /run/isotherm/redis.sock")]
+    Resume(args: cmd::control::Where) => cmd::control::resume(&args);
+    /// End the daemon. What was paged out stays so until it is touched.
+    #[command(after_help = "Example:\n  isotherm stop --socket /run/isotherm/redis.sock")]
+    Stop(args: cmd::control::Where) => cmd::control::stop(&args);
+    Restore(args: cmd::restore::Args) => cmd::restore::run(&args);
+    Park(args: cmd::park::ParkArgs) => cmd::park::park(&args);
+    Wake(args: cmd::park::WakeArgs) => cmd::park::wake(&args);
+    Thp(args: cmd::thp::Args) => cmd::thp::run(&args);
+    Check(args: cmd::check::Args) => cmd::check::run(&args), prints;
+    Swap(args: cmd::swap::Args) => cmd::swap::run(&args);
+    Compact(args: cmd::compact::Args) => cmd::compact::run(&args);
+    Tier(args: cmd::tier::Args) => cmd::tier::run(&args), prints;
+    Damo(args: cmd::damo::Args) => cmd::damo::run(&args), prints;
+    Damon(args: cmd::damon::Args) => cmd::damon::run(&args), prints;
+    Compare(args: cmd::compare::Args) => cmd::compare::run(&args);
+    Report(args: cmd::report::Args) => cmd::report::run(args), prints;
+    Top(args: cmd::top::Args) => cmd::top::run(&args);
+    Web(args: cmd::web::Args) => cmd::web::run(&args);
+    Convert(args: cmd::convert::Args) => cmd::convert::run(&args), prints;
+    Symbolize(args: cmd::symbolize::Args) => cmd::symbolize::run(&args), prints;
+    #[command(alias = "exercise")]
+    Workload(args: cmd::workload::Args) => cmd::workload::run(args), prints;
+    Eval(args: cmd::eval::Args) => cmd::eval::run(&args), prints;
+    Simulate(args: cmd::simulate::Args) => cmd::simulate::run(&args), prints;
+    Calibrate(args: cmd::calibrate::Args) => cmd::calibrate::run(&args), prints;
+    @"reproduce"
+    #[command(alias = "paper")]
+    Reproduce(args: cmd::reproduce::Args) => cmd::reproduce::run(&args), prints;
+    Size(args: cmd::report::size::SizeArgs) => cmd::report::size::run(&args);
+    Recommend(args: cmd::recommend::RecommendArgs) => cmd::recommend::run(&args);
+    ReclaimCurve(args: cmd::report::reclaim_curve::ReclaimCurveArgs) => cmd::report::reclaim_curve::run(&args), prints;
+    EthpCurve(args: cmd::report::ethp_curve::EthpCurveArgs) => cmd::report::ethp_curve::run(&args), prints;
+    /// Print a shell completion script.
+    #[command(after_help = "Example:\n  isotherm completions bash > /etc/bash_completion.d/isotherm")]
+    Completions(args: CompletionsArgs) => Ok(completions(&args)), prints;
+    #[command(hide = true)]
+    Man(args: cmd::man::Args) => cmd::man::run(&args, Cli::command());
+}
+
+#[derive(clap::Args)]
+struct CompletionsArgs {
+    /// Print the script of this shell.
+    shell: clap_complete::Shell,
 }
 
 fn main() -> ExitCode {
@@ -144,51 +145,7 @@ fn main() -> ExitCode {
     let Cli { verbosity, command } = Cli::parse();
     log::start(&verbosity);
     let prints = command.only_prints();
-    let result = match command {
-        Command::Doctor(args) => cmd::doctor::run(&args),
-        Command::Record(args) => cmd::record::run(&args),
-        Command::Run(args) => cmd::run::run(&args),
-        Command::Start(args) => cmd::start::run(args),
-        Command::Status(args) => cmd::control::status(&args),
-        Command::Tune(args) => cmd::tune::run(&args),
-        Command::Pause(args) => cmd::control::pause(&args),
-        Command::Resume(args) => cmd::control::resume(&args),
-        Command::Stop(args) => cmd::control::stop(&args),
-        Command::Restore(args) => cmd::restore::run(&args),
-        Command::Park(args) => cmd::park::park(&args),
-        Command::Wake(args) => cmd::park::wake(&args),
-        Command::Thp(args) => cmd::thp::run(&args),
-        Command::Check(args) => cmd::check::run(&args),
-        Command::Swap(args) => cmd::swap::run(&args),
-        Command::Compact(args) => cmd::compact::run(&args),
-        Command::Tier(args) => cmd::tier::run(&args),
-        Command::Damo(args) => cmd::damo::run(&args),
-        Command::Damon(args) => cmd::damon::run(&args),
-        Command::Compare(args) => cmd::compare::run(&args),
-        Command::Report(args) => cmd::report::run(args),
-        Command::Top(args) => cmd::top::run(&args),
-        Command::Web(args) => cmd::web::run(&args),
-        Command::Convert(args) => cmd::convert::run(&args),
-        Command::Symbolize(args) => cmd::symbolize::run(&args),
-        Command::Workload(args) => cmd::workload::run(args),
-        Command::Eval(args) => cmd::eval::run(&args),
-        Command::Simulate(args) => cmd::simulate::run(&args),
-        Command::Calibrate(args) => cmd::calibrate::run(&args),
-        #[cfg(feature = "reproduce")]
-        Command::Reproduce(args) => cmd::reproduce::run(&args),
-        Command::Size(args) => cmd::report::size::run(&args),
-        Command::Recommend(args) => cmd::recommend::run(&args),
-        Command::ReclaimCurve(args) => cmd::report::reclaim_curve::run(&args),
-        Command::EthpCurve(args) => cmd::report::ethp_curve::run(&args),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "isotherm", &mut script);
-            print!("{}", String::from_utf8_lossy(&script));
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Man(args) => cmd::man::run(&args, Cli::command()),
-    };
-    result.unwrap_or_else(|error| {
+    command.run().unwrap_or_else(|error| {
         if prints && out::is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
@@ -196,6 +153,13 @@ fn main() -> ExitCode {
         tracing::error!("{error}");
         ExitCode::from(2)
     })
+}
+
+fn completions(args: &CompletionsArgs) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "isotherm", &mut script);
+    print!("{}", String::from_utf8_lossy(&script));
+    ExitCode::SUCCESS
 }
 
 /// Formats an error and its causes as a line, without causes that the text already contains.
