@@ -26,3 +26,4 @@ pub use pass::{FleetOptions, pass};
 pub use report::{
     ContainerSize, FleetOutcome, FleetReport, PodResize, ResizeKind, VpaUpdate, WorkloadHold,
 };
+pub use resize::ResizeLimits;

@@ -28,22 +28,14 @@ pub struct FleetOptions {
     pub api: String,
     /// Time whose greatest needs count, in seconds.
     pub over_s: u64,
-    /// Least time for which a container was watched before anything is written, in seconds.
-    pub watched_s: u64,
     /// Whether recommendations are written.
     pub writes_vpas: bool,
     /// Whether pods are resized.
     pub resizes: bool,
-    /// Time for which a resized pod is watched before others follow, in seconds.
-    pub settle_s: u64,
-    /// Largest share of time that a resized container may wait for memory.
-    pub max_loss: f64,
-    /// Query for that share, by `namespace`, `pod` and `container`.
+    /// Limits of resizes, and of the recommendations that are written.
+    pub limits: ResizeLimits,
+    /// Query for the share of time that containers wait for memory, by `namespace`, `pod` and `container`.
     pub loss_query: String,
-    /// Largest share of all permitting pods that are watched at a time.
-    pub at_once: f64,
-    /// Most resizes of a pass; roll-backs do not count.
-    pub per_pass: usize,
 }
 
 /// Makes one pass at `now`. What fails for one object does not end it.
@@ -53,9 +45,9 @@ pub struct FleetOptions {
 pub fn pass(options: &FleetOptions, now: DateTime<Utc>) -> anyhow::Result<FleetReport> {
     let over = options.over_s;
     anyhow::ensure!(
-        over >= options.watched_s,
+        over >= options.limits.watched_s,
         "what was watched for {} s is not in the last {over} s: count a longer time, or ask for less",
-        options.watched_s
+        options.limits.watched_s
     );
     let started = Instant::now();
     let http = Http::new(&options.api, &options.prometheus)?;
@@ -159,7 +151,7 @@ fn vpas(
         let target = &vpa.spec.target_ref;
         let key = (namespace.clone(), target.kind.clone(), target.name.clone());
         let needs = workloads.needs_of(workloads.all.get(&key)?).into_iter();
-        let needs = needs.filter(|(_, (need, _))| need.watched_s >= options.watched_s);
+        let needs = needs.filter(|(_, (need, _))| need.watched_s >= options.limits.watched_s);
         let needs = needs.map(|(container, (need, _))| (container, need));
         let (status, nr_containers, is_new) = status(vpa, &needs.collect(), &now)?;
         let path = format!(
@@ -211,26 +203,15 @@ fn resizes(
     cluster: Cluster<'_>,
     (now, started): (DateTime<Utc>, Instant),
 ) -> FleetReport {
-    let limits = ResizeLimits {
-        watched_s: options.watched_s,
-        settle_s: options.settle_s,
-        max_loss: options.max_loss,
-        at_once: options.at_once,
-        per_pass: options.per_pass,
-    };
     let now = now.timestamp().max(0) as u64;
-    let plan = plan(cluster, limits, now);
+    let plan = plan(cluster, options.limits, now);
     let done = plan.resizes.into_iter().filter_map(|planned| {
         let outcome = outcome(options.resizes, || write(http, &planned, started));
         // A pod that only notes the roll-back of others is reported if that fails.
         let is_told = !planned.resources.is_null() || matches!(outcome, FleetOutcome::Failed(_));
         is_told.then_some(PodResize {
             outcome,
-            namespace: planned.namespace,
-            pod: planned.pod,
-            workload: planned.workload,
-            kind: planned.kind,
-            request_change_bytes: planned.request_change_bytes,
+            ..planned.resize
         })
     });
     FleetReport {
@@ -244,7 +225,7 @@ fn resizes(
 fn write(http: &Http<'_>, planned: &PlannedResize, started: Instant) -> anyhow::Result<()> {
     let path = format!(
         "/api/v1/namespaces/{}/pods/{}",
-        planned.namespace, planned.pod
+        planned.resize.namespace, planned.resize.pod
     );
     let note = |note| http.patch(&path, PatchKind::Merge, note);
     let resize = || {
@@ -254,7 +235,7 @@ fn write(http: &Http<'_>, planned: &PlannedResize, started: Instant) -> anyhow::
         let path = format!("{path}/resize");
         http.patch(&path, PatchKind::StrategicMerge, &planned.resources)
     };
-    if planned.kind == ResizeKind::RollBack {
+    if planned.resize.kind == ResizeKind::RollBack {
         resize()?;
         return note(&planned.note);
     }

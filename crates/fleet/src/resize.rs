@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::needs::{ContainerKey, ContainerNeed, key_of, needs_of};
 use crate::objects::KubePod;
 use crate::quantity::{format, rounded};
-use crate::report::{ResizeKind, WorkloadHold};
+use crate::report::{FleetOutcome, PodResize, ResizeKind, WorkloadHold};
 
 /// Annotation by which a pod permits resizes: `requests`, or `limits` for both.
 pub(crate) const PERMIT: &str = "isotherm.io/resize";
@@ -47,17 +47,17 @@ const LEAST_APART: u64 = 1 << 20;
 
 /// Limits of resizes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ResizeLimits {
-    /// Time for which a need was watched, at least.
-    pub(crate) watched_s: u64,
-    /// Time for which a resized pod is watched before others follow.
-    pub(crate) settle_s: u64,
+pub struct ResizeLimits {
+    /// Least time for which a container was watched before anything is written, in seconds.
+    pub watched_s: u64,
+    /// Time for which a resized pod is watched before others follow, in seconds.
+    pub settle_s: u64,
     /// Largest share of time that a resized container may wait for memory.
-    pub(crate) max_loss: f64,
+    pub max_loss: f64,
     /// Largest share of all pods that permit resizes and are watched at a time; one is always allowed.
-    pub(crate) at_once: f64,
+    pub at_once: f64,
     /// Most resizes of a pass; roll-backs do not count.
-    pub(crate) per_pass: usize,
+    pub per_pass: usize,
 }
 
 /// Memory of a pod's containers before a resize.
@@ -84,11 +84,8 @@ struct ContainerMemory {
 /// A resize to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlannedResize {
-    pub(crate) namespace: String,
-    pub(crate) pod: String,
-    pub(crate) workload: String,
-    pub(crate) kind: ResizeKind,
-    pub(crate) request_change_bytes: i64,
+    /// The resize as it is reported.
+    pub(crate) resize: PodResize,
     /// Strategic merge patch of the subresource `resize`; null for a pod that only notes a roll-back.
     pub(crate) resources: Value,
     /// Merge patch of the pod, which notes what was set before. It is written first, after a roll-back last.
@@ -171,7 +168,7 @@ pub(crate) fn plan(cluster: Cluster<'_>, limits: ResizeLimits, now: u64) -> Resi
         }
         match workload.resizes(needs, limits, now) {
             Ok(resizes) => {
-                let is_back = |resize: &PlannedResize| resize.kind == ResizeKind::RollBack;
+                let is_back = |of: &PlannedResize| of.resize.kind == ResizeKind::RollBack;
                 let (back, mut on): (Vec<_>, Vec<_>) = resizes.into_iter().partition(is_back);
                 if on.len() > left {
                     on.truncate(left);
@@ -380,11 +377,14 @@ impl Workload<'_> {
         // A pod of the same name that was made meanwhile has another uid, and is not patched.
         let patch = |notes: &Value| json!({"metadata": {"uid": meta.uid, "annotations": notes}});
         PlannedResize {
-            namespace: self.namespace.clone(),
-            pod: meta.name.clone(),
-            workload: self.name.clone(),
-            kind,
-            request_change_bytes: request_change(member.pod, to),
+            resize: PodResize {
+                namespace: self.namespace.clone(),
+                pod: meta.name.clone(),
+                workload: self.name.clone(),
+                kind,
+                request_change_bytes: request_change(member.pod, to),
+                outcome: FleetOutcome::Planned,
+            },
             resources: resources(member.pod, to),
             note: patch(note),
             refused: patch(&json!({RESIZED: before, FAILED: now.to_string()})),

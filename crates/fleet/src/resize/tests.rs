@@ -88,7 +88,7 @@ fn check(pods: &[KubePod], losses: &[f64], expected: &str) -> ResizePlan {
         let to = &of.resources["spec"]["containers"][0]["resources"];
         let memory = |name: &str| to[name]["memory"].as_str().unwrap_or("-").to_owned();
         let [request, limit] = ["requests", "limits"].map(memory);
-        format!("{:?} {} {request} {limit}", of.kind, of.pod)
+        format!("{:?} {} {request} {limit}", of.resize.kind, of.resize.pod)
     });
     let held = plan.held.iter().map(|of| {
         let hold = format!("{}: {}", of.workload, of.why);
@@ -113,7 +113,7 @@ fn pods_that_another_knows_prove_nothing_and_hold_nothing_up() {
     let plan = planned(&pods, &needs, &Losses::new(), LIMITS, NOW);
     assert_eq!(plan.resizes.len(), 1, "{:?}", plan.held);
     assert_eq!(
-        (plan.resizes[0].kind, &plan.resizes[0].pod[..]),
+        (plan.resizes[0].resize.kind, &plan.resizes[0].resize.pod[..]),
         (ResizeKind::Canary, "b")
     );
 }
@@ -124,7 +124,7 @@ fn one_pod_is_first_and_more_follow_if_it_lost_nothing() {
     let big = |name: &str| pod(name, "limits", BIG, &none);
     let pods = [big("a"), big("b"), big("c")];
     let plan = check(&pods, &[], "Canary a 100Mi 150Mi");
-    assert_eq!(plan.resizes[0].request_change_bytes, -(924 << 20));
+    assert_eq!(plan.resizes[0].resize.request_change_bytes, -(924 << 20));
     let note = plan.resizes[0].note_after(0);
     assert_eq!(note, plan.resizes[0].note);
     // It is watched from the time on at which it is written.
@@ -294,13 +294,13 @@ fn roll_out(nr_workloads: usize, nr_pods: usize) -> [usize; 4] {
         let changed = plan.resizes.iter().filter(|of| !of.resources.is_null());
         resizes += changed.clone().count();
         most = most.max(changed.count());
-        for resize in &plan.resizes {
-            let at: usize = resize.pod[1..].parse().expect("our name");
-            if !resize.resources.is_null() {
-                let spec = resize.resources["spec"].clone();
+        for planned in &plan.resizes {
+            let at: usize = planned.resize.pod[1..].parse().expect("our name");
+            if !planned.resources.is_null() {
+                let spec = planned.resources["spec"].clone();
                 pods[at].spec = serde_json::from_value(spec).expect("a pod");
             }
-            let notes = resize.note["metadata"]["annotations"]
+            let notes = planned.note["metadata"]["annotations"]
                 .as_object()
                 .expect("notes");
             for (name, value) in notes {

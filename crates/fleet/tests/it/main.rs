@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, Utc};
-use isotherm_fleet::{FleetOptions, FleetOutcome, FleetReport, ResizeKind, pass};
+use isotherm_fleet::{FleetOptions, FleetOutcome, FleetReport, ResizeKind, ResizeLimits, pass};
 use serde_json::{Value, json};
 
 /// A server that answers each request by the first table entry that is a part of its path.
@@ -161,14 +161,16 @@ fn passed(api: &Server, writes: bool) -> anyhow::Result<FleetReport> {
         prometheus: prometheus.url(),
         api: api.url(),
         over_s: 604_800,
-        watched_s: 3600,
         writes_vpas: writes,
         resizes: writes,
-        settle_s: 600,
-        max_loss: 0.01,
+        limits: ResizeLimits {
+            watched_s: 3600,
+            settle_s: 600,
+            max_loss: 0.01,
+            at_once: 0.1,
+            per_pass: 10,
+        },
         loss_query: "loss".to_owned(),
-        at_once: 0.1,
-        per_pass: 10,
     };
     let now = DateTime::<Utc>::from_timestamp(1_800_000_000, 0).expect("a time");
     pass(&options, now)

@@ -9,7 +9,8 @@ use chrono::Utc;
 use isotherm_engine::Nanos;
 use isotherm_engine::units::{format_bytes, parse_share, parse_time_span};
 use isotherm_fleet::{
-    ContainerSize, FleetOptions, FleetOutcome, FleetReport, PodResize, ResizeKind, pass,
+    ContainerSize, FleetOptions, FleetOutcome, FleetReport, PodResize, ResizeKind, ResizeLimits,
+    pass,
 };
 use isotherm_record::printable_lines;
 use isotherm_render::table::Table;
@@ -95,14 +96,16 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<ExitCode> {
         prometheus: args.prometheus.clone(),
         api: args.api.clone(),
         over_s: seconds(args.over),
-        watched_s: seconds(args.min_watched),
         writes_vpas: args.write.contains(&Written::Vpa),
         resizes: args.write.contains(&Written::Resize),
-        settle_s: seconds(args.settle),
-        max_loss: args.max_loss,
+        limits: ResizeLimits {
+            watched_s: seconds(args.min_watched),
+            settle_s: seconds(args.settle),
+            max_loss: args.max_loss,
+            at_once: args.at_once,
+            per_pass: args.per_pass,
+        },
         loss_query: args.loss.clone(),
-        at_once: args.at_once,
-        per_pass: args.per_pass,
     };
     let Some(every) = args.every else {
         let report = pass(&options, Utc::now())?;
