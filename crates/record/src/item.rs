@@ -450,44 +450,34 @@ pub enum Item {
 impl Item {
     /// Returns the kind of the item, which is also its key in JSON.
     pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Snapshot(_) => "snapshot",
-            Self::Pages(_) => "pages",
-            Self::Blocks(_) => "blocks",
-            Self::Mappings(_) => "mappings",
-            Self::TargetStart(_) => "target_start",
-            Self::TargetExit(_) => "target_exit",
-            Self::Usage(_) => "usage",
-            Self::Cost(_) => "cost",
-            Self::Action(_) => "action",
-            Self::Guard(_) => "guard",
-            Self::Fragmentation(_) => "fragmentation",
-            Self::Compaction(_) => "compaction",
-            Self::Calibration(_) => "calibration",
-            Self::Machine(_) => "machine",
-            Self::Stacks(_) => "stacks",
-            Self::Symbols(_) => "symbols",
-            Self::HugePages(_) => "huge_pages",
-            Self::Note { .. } => "note",
-        }
+        self.names().0
     }
 
     /// Returns the name of items of this kind in messages.
     pub const fn plural(&self) -> &'static str {
+        self.names().1
+    }
+
+    const fn names(&self) -> (&'static str, &'static str) {
         match self {
-            Self::Snapshot(_) | Self::Pages(_) | Self::Blocks(_) => "snapshots",
-            Self::Mappings(_) => "mapping changes",
-            Self::TargetStart(_) | Self::TargetExit(_) => "starts and ends of targets",
-            Self::Usage(_) => "samples of memory use",
-            Self::Cost(_) => "samples of monitoring cost",
-            Self::Action(_) => "actions",
-            Self::Guard(_) => "states of the guard",
-            Self::Fragmentation(_) | Self::Compaction(_) => "samples of fragmentation",
-            Self::Machine(_) => "samples of the machine's memory",
-            Self::Calibration(_) => "costs of acting",
-            Self::Stacks(_) | Self::Symbols(_) => "stacks of page faults",
-            Self::HugePages(_) => "contents of huge pages",
-            Self::Note { .. } => "notes",
+            Self::Snapshot(_) => ("snapshot", "snapshots"),
+            Self::Pages(_) => ("pages", "snapshots"),
+            Self::Blocks(_) => ("blocks", "snapshots"),
+            Self::Mappings(_) => ("mappings", "mapping changes"),
+            Self::TargetStart(_) => ("target_start", "starts and ends of targets"),
+            Self::TargetExit(_) => ("target_exit", "starts and ends of targets"),
+            Self::Usage(_) => ("usage", "samples of memory use"),
+            Self::Cost(_) => ("cost", "samples of monitoring cost"),
+            Self::Action(_) => ("action", "actions"),
+            Self::Guard(_) => ("guard", "states of the guard"),
+            Self::Fragmentation(_) => ("fragmentation", "samples of fragmentation"),
+            Self::Compaction(_) => ("compaction", "samples of fragmentation"),
+            Self::Calibration(_) => ("calibration", "costs of acting"),
+            Self::Machine(_) => ("machine", "samples of the machine's memory"),
+            Self::Stacks(_) => ("stacks", "stacks of page faults"),
+            Self::Symbols(_) => ("symbols", "stacks of page faults"),
+            Self::HugePages(_) => ("huge_pages", "contents of huge pages"),
+            Self::Note { .. } => ("note", "notes"),
         }
     }
 
