@@ -45,7 +45,7 @@ pub use machine::{
 };
 pub use pages::{PageAges, PageBlock, PageSnapshot};
 pub use printable::{printable, printable_lines};
-pub use reader::{Reader, Truncation};
+pub use reader::{Reader, Truncated};
 pub use stacks::{
     CodeModule, FaultSample, FrameSymbol, FrameSymbols, FrameTable, MovedMemory, Naming,
     StackFrame, StackId, StackNode, StackSamples,

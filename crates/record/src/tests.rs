@@ -264,7 +264,7 @@ fn a_record_cut_at_any_byte_reads_up_to_its_last_whole_message() {
         assert!(got.len() >= whole, "a longer record holds no less");
         whole = got.len();
         let truncation = reader.truncated().expect("it has no end mark");
-        assert_eq!(truncation.offset + truncation.bytes_lost, length as u64);
+        assert_eq!(truncation.bytes_read + truncation.bytes_lost, length as u64);
     }
     assert_eq!(whole, items.len(), "only the end mark was missing");
     let said = reader.truncated().expect("cut").to_string();
@@ -279,7 +279,7 @@ fn a_file_that_grew_but_was_not_written_ends_where_its_zeros_begin() {
     bytes.resize(bytes.len() + 100_000, 0);
     let (items, reader) = read(&bytes);
     assert_eq!(items, every_item());
-    assert_eq!(reader.truncated().expect("cut").offset, length);
+    assert_eq!(reader.truncated().expect("cut").bytes_read, length);
 }
 
 /// A counter of the writes to the file: each call would be one write(2).

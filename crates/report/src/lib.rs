@@ -55,7 +55,7 @@ use data::{exact, frames_once, latest, ranges, rows, working_set};
 pub use access::{Access, AccessOptions, AccessReport, AccessTable};
 pub use actions::{Actions, ActionsReport};
 pub use blame::{Blame, BlameOptions, BlameReport};
-pub use context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo, Truncated};
+pub use context::{RecordContext, RecordEnd, RecordInfo, Scope, TargetInfo};
 pub use course::{Course, CourseReport};
 pub use diff::DiffReport;
 pub use ethp_curve::{EthpCurve, EthpCurveOptions, EthpCurveReport};

@@ -28,8 +28,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use isotherm_record::convert::{Conversion, ConvertError, Format, LeftOut};
 use isotherm_record::publish::Publisher;
-use isotherm_record::{Reader, Truncation, Writer, damo, parquet};
-use isotherm_report::Truncated;
+use isotherm_record::{Reader, Truncated, Writer, damo, parquet};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -200,7 +199,7 @@ struct Job<'a> {
 /// The early end of a record.
 #[derive(Default)]
 struct Ended {
-    truncated: Option<Truncation>,
+    truncated: Option<Truncated>,
     damaged: Option<String>,
 }
 
@@ -333,7 +332,7 @@ fn report(
         output,
         to,
         conversion,
-        truncated: ended.truncated.map(Truncated::from),
+        truncated: ended.truncated,
         damaged: ended.damaged,
     };
     if args.result.is_json() {

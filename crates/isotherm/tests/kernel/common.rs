@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use isotherm_engine::{AddressRange, Nanos, Snapshot, TargetId};
 use isotherm_record::{
-    ActionSample, Header, Item, MachineSample, Reader, TargetExit, TargetStart, Truncation,
+    ActionSample, Header, Item, MachineSample, Reader, TargetExit, TargetStart, Truncated,
 };
 use isotherm_workload::truth::{self, Episode};
 use nix::sys::signal::{Signal, kill};
@@ -426,7 +426,7 @@ macro_rules! items {
 pub(crate) struct Record {
     pub(crate) header: Header,
     pub(crate) items: Vec<Item>,
-    pub(crate) truncated: Option<Truncation>,
+    pub(crate) truncated: Option<Truncated>,
 }
 
 impl Record {

@@ -23,6 +23,7 @@ use arrow_ipc::reader::read_record_batch;
 use arrow_ipc::{CompressionType, MessageHeader};
 use arrow_schema::SchemaRef;
 use isotherm_engine::{AddressRange, Nanos, Snapshot};
+use serde::Serialize;
 
 use crate::blocks::{self, SnapshotBlocks};
 use crate::columns::Kind;
@@ -35,22 +36,23 @@ use crate::rows::{Rows, check_memory};
 use crate::schema::{ITEM_KEY, decoding_schema, header_of};
 use crate::stacks::StackCounts;
 
-/// The end of a record that was not finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Truncation {
-    /// End of the last whole message; everything before it was read.
-    pub offset: u64,
-    /// Bytes of an unfinished message behind it. The value 0 means that the file stops between two messages, and only
-    /// the end mark is missing.
+/// The part of an unfinished record that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Truncated {
+    /// Bytes that were read.
+    pub bytes_read: u64,
+    /// Bytes of an unfinished message behind them.
+    // 0: the file stops between two messages, and only the end mark is missing.
     pub bytes_lost: u64,
 }
 
-impl fmt::Display for Truncation {
+impl fmt::Display for Truncated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "the record was not finished (its recorder was killed, or still runs): {} bytes were read",
-            self.offset
+            self.bytes_read
         )?;
         if self.bytes_lost > 0 {
             write!(f, ", {} behind them are torn", self.bytes_lost)?;
@@ -69,7 +71,7 @@ pub struct Reader<R> {
     schema: SchemaRef,
     rows: Option<Rows>,
     items: VecDeque<Item>,
-    truncation: Option<Truncation>,
+    truncation: Option<Truncated>,
     done: bool,
     page_ages: Option<PageAges>,
     /// The page-by-page blocks of the next snapshot.
@@ -145,7 +147,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns the truncation after the end of reading, if the record is cut.
-    pub fn truncated(&self) -> Option<Truncation> {
+    pub fn truncated(&self) -> Option<Truncated> {
         self.truncation
     }
 
@@ -225,8 +227,8 @@ impl<R: Read> Reader<R> {
                 }
                 Next::End => return Ok(None),
                 Next::Cut { offset, lost } => {
-                    self.truncation = Some(Truncation {
-                        offset,
+                    self.truncation = Some(Truncated {
+                        bytes_read: offset,
                         bytes_lost: lost,
                     });
                     return Ok(None);

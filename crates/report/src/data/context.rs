@@ -7,7 +7,7 @@ use isotherm_engine::{Nanos, Snapshot, TargetId};
 use serde::Serialize;
 
 use isotherm_record::item::{Header, Item, TargetStart};
-use isotherm_record::{PageSnapshot, Truncation};
+use isotherm_record::{PageSnapshot, Truncated};
 
 /// The part of a record that a report covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,25 +51,6 @@ pub struct RecordEnd {
     /// Description and place of the damage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
-}
-
-/// The part of an unfinished record that was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Truncated {
-    /// Bytes that were read.
-    pub bytes_read: u64,
-    /// Bytes of an unfinished message behind them.
-    pub bytes_lost: u64,
-}
-
-impl From<Truncation> for Truncated {
-    fn from(truncation: Truncation) -> Self {
-        Self {
-            bytes_read: truncation.offset,
-            bytes_lost: truncation.bytes_lost,
-        }
-    }
 }
 
 /// A target, or the sum of all.

@@ -61,7 +61,7 @@ pub fn each<R: Read, E: From<RecordError>>(
             Err(error) => return Err(error.into()),
         }
     }
-    extent.record_end.truncated = record.truncated().map(Into::into);
+    extent.record_end.truncated = record.truncated();
     Ok(extent)
 }
 

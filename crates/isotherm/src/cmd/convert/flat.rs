@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, ensure};
-use isotherm_record::Reader;
 use isotherm_record::convert::{ConvertError, LeftOut};
-use isotherm_report::Truncated;
+use isotherm_record::{Reader, Truncated};
 use isotherm_report::flat::{Flat, TABLES, Written};
 use serde::Serialize;
 
@@ -98,7 +97,7 @@ fn tell(args: &Args, files: &[PathBuf], written: &Written, ended: Ended) -> anyh
             input: &args.input,
             tables: tables.collect(),
             left_out: &written.left_out,
-            truncated: ended.truncated.map(Truncated::from),
+            truncated: ended.truncated,
             damaged: ended.damaged,
         };
         writeln!(out, "{}", crate::out::json_line(&summary)?)?;
