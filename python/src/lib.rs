@@ -5,6 +5,8 @@
 //! `session`, `eval`) and uses its terms. Work is done without the interpreter's lock, and ends at ctrl-C. Sizes,
 //! durations and shares are read as on the command line.
 
+#![expect(clippy::too_many_arguments, reason = "keywords of Python")]
+
 mod arrow;
 #[cfg(feature = "live")]
 mod calibrate;

@@ -256,7 +256,6 @@ impl Record {
     /// The amount of idle memory and its idle time, at the end of the record or at `at`, a time since its beginning.
     /// `at_least`: the idle times to count bytes for. A value is None if the record is too short for it.
     #[pyo3(signature = (*, target=None, start=None, stop=None, at=None, at_least=None, percentiles=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn idle(
         &self,
         py: Python<'_>,
@@ -288,7 +287,6 @@ impl Record {
     #[pyo3(signature = (*, target=None, start=None, stop=None, snapshot=None, at=None, sort="address", reverse=false,
         min_size=None, max_size=None, min_rate=None, max_rate=None, min_age=None, max_age=None, mapping=None,
         limit=None, hot=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn access(
         &self,
         py: Python<'_>,
@@ -418,7 +416,6 @@ impl Record {
     /// time that it loses for each page read back from swap (default: measured with the record, else 11 us);
     /// `file_refault_cost`: from a file (default 100 us). `dram_price`: of a GiB for a month.
     #[pyo3(signature = (*, target=None, start=None, stop=None, max_slowdown=None, refault_cost=None, file_refault_cost=None, dram_price=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn size(
         &self,
         py: Python<'_>,

@@ -79,10 +79,6 @@ fn scenario(source: Source, far: Option<&FarMemory>) -> anyhow::Result<Scenario>
 /// trace has a second node.
 #[pyfunction]
 #[pyo3(signature = (source, spec=None, *, duration=None, output=None, against=None, far=None, memory_bound=None))]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "keywords, as the command's flags"
-)]
 pub(crate) fn simulate(
     py: Python<'_>,
     source: Source,

@@ -191,10 +191,6 @@ impl Space {
     #[new]
     #[pyo3(signature = (*, presets=None, schemes=None, config=None, params=None, max_slowdown=None, guard=true,
         faithful=false, far=None, memory_bound=None, seed=1))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "keywords, as the command's flags"
-    )]
     fn new(
         presets: Option<Vec<String>>,
         schemes: Option<Vec<Given>>,

@@ -245,11 +245,7 @@ impl SessionSpec {
         progress_cmd=None,
         cpu_budget=None, faithful=false, pages=false, sample_interval=None, aggregation_interval=None,
         update_interval=None, regions=None, seed=1, world="linux"))]
-    #[expect(
-        clippy::too_many_arguments,
-        clippy::fn_params_excessive_bools,
-        reason = "keywords, as the command's flags"
-    )]
+    #[expect(clippy::fn_params_excessive_bools, reason = "keywords")]
     fn new(
         pids: Option<Vec<Named>>,
         cgroup: Option<PathBuf>,

@@ -181,10 +181,6 @@ enum News {
 #[pyo3(signature = (trace, *, presets=None, schemes=None, config=None, params=None, objective=None, max_slowdown=None,
     max_memory=None, prices=None, budget=None, seed=1, jobs=None, guard=true, faithful=false, far=None,
     memory_bound=None, method="search", resume=None, progress=None))]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "keywords, as the command's flags"
-)]
 pub(crate) fn tune(
     py: Python<'_>,
     trace: Trace,

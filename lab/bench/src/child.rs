@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use isotherm_linux::clock;
+use isotherm_linux::process::Process;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
@@ -217,13 +219,9 @@ impl Drop for Guarded {
     }
 }
 
-/// Returns the processes that the main thread of a process has started.
+/// Returns the processes that a process has started.
 pub(super) fn children(pid: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let text = text.unwrap_or_default();
-    text.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    Process::open(pid).map_or_else(|_| Vec::new(), |process| process.children())
 }
 
 /// Returns the CPU time of all children that have been waited for. The difference around waiting for one child is that
@@ -236,23 +234,6 @@ pub(super) fn children_cpu() -> Result<Duration> {
 
 /// Returns the CPU time of all threads of a running process, to the nanosecond.
 pub(super) fn process_cpu(pid: u32) -> Result<Duration> {
-    let mut sum = Duration::ZERO;
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let name = thread?.file_name();
-        let thread = name.to_string_lossy().parse();
-        sum += thread_cpu(thread.context("/proc/PID/task lists threads by number")?)?;
-    }
-    Ok(sum)
-}
-
-fn thread_cpu(pid: u32) -> Result<Duration> {
-    let path = format!("/proc/{pid}/schedstat");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let nanos = text
-        .split_whitespace()
-        .next()
-        .and_then(|field| field.parse().ok());
-    Ok(Duration::from_nanos(nanos.with_context(|| {
-        format!("{path} reads `{}`", text.trim())
-    })?))
+    let cpu = clock::cpu_of(pid).with_context(|| format!("process {pid} has ended"))?;
+    Ok(Duration::from_nanos(cpu.0))
 }

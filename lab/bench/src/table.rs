@@ -1,13 +1,13 @@
-//! Plain tables, with columns as wide as their cells; medians and means with their spread, as cells.
+//! Tables on the terminal; medians and means with their spread, as cells.
 
 use std::fmt;
 
 use isotherm_engine::statistics::{Interval, ValueSummary};
 
+/// A table under a title.
 pub(super) struct Table {
     title: String,
-    head: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
+    table: isotherm_render::table::Table,
 }
 
 impl Table {
@@ -15,33 +15,23 @@ impl Table {
     pub(super) fn new(title: impl Into<String>, head: &'static str) -> Self {
         Self {
             title: title.into(),
-            head: head.split(" | ").collect(),
-            rows: Vec::new(),
+            table: isotherm_render::table::Table::of(
+                &head.replace(" | ", "|"),
+                <[Vec<String>; 0]>::default(),
+            ),
         }
     }
 
     pub(super) fn row(&mut self, cells: Vec<String>) {
-        assert_eq!(cells.len(), self.head.len(), "a cell for each column");
-        self.rows.push(cells);
+        self.table.row(cells);
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = |column: usize| {
-            let cells = self.rows.iter().map(|row| row[column].chars().count());
-            cells.chain([self.head[column].len()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
         writeln!(f, "{}", self.title)?;
-        let head = self.head.iter().map(ToString::to_string).collect();
-        for row in std::iter::once(&head).chain(&self.rows) {
-            let line: Vec<String> = std::iter::zip(row, &widths)
-                .map(|(cell, width)| format!("{cell:<width$}"))
-                .collect();
-            writeln!(f, "  {}", line.join("  ").trim_end())?;
-        }
-        Ok(())
+        let text = self.table.text();
+        text.lines().try_for_each(|line| writeln!(f, "  {line}"))
     }
 }
 
