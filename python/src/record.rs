@@ -75,10 +75,10 @@ impl Record {
         scope: Scope,
         by_page: bool,
         make: impl FnOnce(&Header) -> A,
-    ) -> PyResult<(A, ReadExtent)> {
+    ) -> PyResult<(A::Report, ReadExtent)> {
         let mut report = make(reader(&self.file, false)?.header());
         let extent = self.each(py, scope, by_page, |item| report.push(item))?;
-        report.end(extent.record_end().clone());
+        let report = report.finish_at(extent.record_end().clone());
         Ok((report, extent))
     }
 
@@ -250,7 +250,7 @@ impl Record {
         let make = |header: &Header| Wss::new(header, scope, options);
         let (report, extent) = self.accumulate(py, scope, false, make)?;
         require(&extent, &scope, None)?;
-        Ok(Report::new("wss", Whole(report.finish())))
+        Ok(Report::new("wss", Whole(report)))
     }
 
     /// The amount of idle memory and its idle time, at the end of the record or at `at`, a time since its beginning.
@@ -279,7 +279,7 @@ impl Record {
         let make = |header: &Header| Idle::new(header, scope, options);
         let (report, extent) = self.accumulate(py, scope, false, make)?;
         require(&extent, &scope, at)?;
-        Ok(Report::new("idle", Whole(report.finish())))
+        Ok(Report::new("idle", Whole(report)))
     }
 
     /// The regions of a snapshot (`snapshot`: a number from 0, 'last' or 'all'; or `at` a time), with access rate, age,
@@ -367,7 +367,7 @@ impl Record {
         let make = |header: &Header| Heatmap::new(header, scope, options);
         let (report, extent) = self.accumulate(py, scope, false, make)?;
         require(&extent, &scope, None)?;
-        Ok(Report::new("heatmap", Whole(report.finish())))
+        Ok(Report::new("heatmap", Whole(report)))
     }
 
     /// The exact savings and costs of reclaiming memory after each idle time, for a record of page scans.
@@ -391,7 +391,7 @@ impl Record {
         };
         let make = |header: &Header| ReclaimCurve::new(header, scope, options);
         let (curve, _) = self.accumulate(py, scope, true, make)?;
-        let curve = curve.finish().ok_or_else(no_page_scans)?;
+        let curve = curve.ok_or_else(no_page_scans)?;
         Ok(Report::new("reclaim_curve", Whole(curve)))
     }
 
@@ -408,7 +408,7 @@ impl Record {
         let make = |header: &Header| SizedSummary::new(header, scope);
         let (summary, extent) = self.accumulate(py, scope, true, make)?;
         require(&extent, &scope, None)?;
-        Ok(Report::new("summary", Whole(summary.finish())))
+        Ok(Report::new("summary", Whole(summary)))
     }
 
     /// The memory that the program needs: request, `memory.high` and limit of a container, and swap, each with bounds,
@@ -437,7 +437,7 @@ impl Record {
         };
         let make = |header: &Header| Size::new(header, scope, options);
         let (size, _) = self.accumulate(py, scope, true, make)?;
-        let size = size.finish().ok_or_else(no_page_scans)?;
+        let size = size.ok_or_else(no_page_scans)?;
         Ok(Report::new("size", Whole(size)))
     }
 
@@ -456,9 +456,7 @@ impl Record {
         let make = |header: &Header| Footprint::new(header, scope, rate);
         let (footprint, _) = self.accumulate(py, scope, false, make)?;
         let missing = || anyhow::anyhow!("the record says nothing of memory use in this part");
-        let report = footprint
-            .finish()
-            .ok_or_else(|| raise(missing(), Doing::Reading))?;
+        let report = footprint.ok_or_else(|| raise(missing(), Doing::Reading))?;
         Ok(Report::new("footprint", Whole(report)))
     }
 
@@ -474,8 +472,7 @@ impl Record {
     ) -> PyResult<String> {
         let scope = scope(target, start, stop);
         let make = |header: &Header| Document::new(header, scope).with_curves(header, scope);
-        let (document, extent) = self.accumulate(py, scope, true, make)?;
-        let shown = document.finish();
+        let (shown, extent) = self.accumulate(py, scope, true, make)?;
         if shown.is_empty() {
             require(&extent, &scope, None)?;
         }

@@ -325,11 +325,8 @@ impl Accumulate for Actions {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<ActionsReport> {
         self.context.end(end);
-    }
-
-    fn finish(self) -> Option<ActionsReport> {
         if self.schemes.is_empty() && self.guards.is_empty() {
             return None;
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use isotherm_engine::{Nanos, Snapshot, TargetId};
 
 use super::Accumulate;
-use super::context::{RecordContext, Scope, TargetInfo};
+use super::context::{RecordContext, RecordEnd, Scope, TargetInfo};
 use super::series::{Point, Series};
 use super::working_set::{Plus, Round, Rounds};
 use isotherm_record::item::{Header, Item, UsageSample};
@@ -221,7 +221,7 @@ impl Accumulate for Course {
         }
     }
 
-    fn finish(mut self) -> CourseReport {
+    fn finish_at(mut self, _: RecordEnd) -> CourseReport {
         let round = self.rounds.close();
         self.push_round(round);
         self.keep_largest();

@@ -330,11 +330,8 @@ impl Accumulate for EthpCurve {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<EthpCurveReport> {
         self.context.end(end);
-    }
-
-    fn finish(self) -> Option<EthpCurveReport> {
         let from = self.from?;
         let sums = &self.sums;
         let bounds = BOUNDS.iter().zip(sums.policies);

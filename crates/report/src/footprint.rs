@@ -134,11 +134,8 @@ impl Accumulate for Footprint {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<FootprintReport> {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> Option<FootprintReport> {
         let round = self.rounds.close();
         self.push_round(round);
         let metrics = [

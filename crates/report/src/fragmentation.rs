@@ -229,11 +229,8 @@ impl Accumulate for Fragmentation {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<FragmentationReport> {
         self.context.end(end);
-    }
-
-    fn finish(self) -> Option<FragmentationReport> {
         let nodes = self.nodes.into_values().filter_map(Node::finish);
         let nodes: Vec<NodeFragmentation> = nodes.collect();
         (!nodes.is_empty()).then(|| FragmentationReport {

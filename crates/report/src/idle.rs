@@ -145,11 +145,8 @@ impl Accumulate for Idle {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> IdleReport {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> IdleReport {
         let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
         let mut total = Sum::default();
         let mut targets = Vec::with_capacity(kept.len());

@@ -85,9 +85,14 @@ pub trait Accumulate {
     /// Takes the next item of the record.
     fn push(&mut self, item: &isotherm_record::Item);
 
-    /// Records the end of a record that is not whole, for a report that describes its record.
-    fn end(&mut self, _end: RecordEnd) {}
+    /// Returns the report; `end` describes the end of a record that is not whole.
+    fn finish_at(self, end: RecordEnd) -> Self::Report;
 
-    /// Returns the report.
-    fn finish(self) -> Self::Report;
+    /// Returns the report of a whole record.
+    fn finish(self) -> Self::Report
+    where
+        Self: Sized,
+    {
+        self.finish_at(RecordEnd::default())
+    }
 }

@@ -226,11 +226,8 @@ impl Accumulate for Machine {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<MachineReport> {
         self.context.end(end);
-    }
-
-    fn finish(self) -> Option<MachineReport> {
         let (time_ns, sample) = self.last.as_ref()?;
         let cache = self.page_cache.as_ref().map(|(_, cache)| cache);
         let nodes = sample.nodes.iter().map(|node| node_of(node, sample, cache));

@@ -255,11 +255,8 @@ impl Accumulate for Overviews {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Overview {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> Overview {
         let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
         let mut targets: Vec<TargetOverview> = kept.iter().map(|kept| self.target(kept)).collect();
         let size = |t: &TargetOverview| t.resident_bytes.unwrap_or(t.monitored_bytes);

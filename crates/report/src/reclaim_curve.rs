@@ -305,11 +305,8 @@ impl Accumulate for ReclaimCurve {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<ReclaimCurveReport> {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> Option<ReclaimCurveReport> {
         let from = self.from?;
         for (_, target) in self.targets.drain() {
             target.close(&mut self.counts);

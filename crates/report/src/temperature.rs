@@ -117,11 +117,8 @@ impl Accumulate for TemperatureByTarget {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> TemperatureReport {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> TemperatureReport {
         let (kept, ended_targets) = std::mem::take(&mut self.latest).finish();
         let mut total = Sum::default();
         let mut targets = Vec::with_capacity(kept.len());

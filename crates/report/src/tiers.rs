@@ -10,7 +10,7 @@ use isotherm_engine::frames::AgeBytes;
 use isotherm_engine::{Nanos, NodeMoves};
 
 use super::Accumulate;
-use super::context::{RecordContext, Scope};
+use super::context::{RecordContext, RecordEnd, Scope};
 use super::series::{Point, Series};
 use isotherm_record::item::{Header, Item, UsageSample};
 use isotherm_record::machine::MachineSample;
@@ -163,7 +163,7 @@ impl Accumulate for Tiers {
         }
     }
 
-    fn finish(self) -> Option<TiersReport> {
+    fn finish_at(self, _: RecordEnd) -> Option<TiersReport> {
         let grown = |(name, counter): (String, Counter)| {
             (counter.grown > 0).then(|| CounterCourse {
                 name: isotherm_record::printable(&name).into_owned(),

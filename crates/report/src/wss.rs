@@ -155,11 +155,8 @@ impl Accumulate for Wss {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> WssReport {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> WssReport {
         let round = self.rounds.close();
         self.push_round(round);
         let percentiles = &self.options.percentiles;

@@ -298,11 +298,8 @@ impl Accumulate for Size {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<SizeReport> {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> Option<SizeReport> {
         let from = self.from?;
         let duration = self.to.since(from);
         let seconds = duration.as_secs_f64().max(1e-9);

@@ -45,13 +45,9 @@ impl Accumulate for SizedSummary {
         }
     }
 
-    fn end(&mut self, mut end: RecordEnd) {
-        end.damaged = end.damaged.or(self.damaged.take());
-        self.overviews.end(end);
-    }
-
-    fn finish(self) -> SummaryReport {
-        let mut summary = SummaryReport::new(self.overviews.finish());
+    fn finish_at(self, mut end: RecordEnd) -> SummaryReport {
+        end.damaged = end.damaged.or(self.damaged);
+        let mut summary = SummaryReport::new(self.overviews.finish_at(end));
         summary.needed = self.size.finish().map(|size| size.needed());
         summary
     }

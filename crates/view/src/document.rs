@@ -118,18 +118,7 @@ impl Accumulate for Document {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
-        self.heatmap.end(end.clone());
-        self.overviews.end(end.clone());
-        self.actions.end(end.clone());
-        self.machine.end(end.clone());
-        self.fragmentation.end(end.clone());
-        if let Some(blame) = &mut self.blame {
-            blame.end(end);
-        }
-    }
-
-    fn finish(self) -> Finished {
+    fn finish_at(self, end: RecordEnd) -> Finished {
         let curves = self.curves.and_then(|curves| {
             let (reclaim, huge, size) = *curves;
             Some(Curves {
@@ -139,22 +128,25 @@ impl Accumulate for Document {
             })
         });
         Finished {
-            layers: self.heatmap.finish_layers(),
+            layers: self.heatmap.finish_layers(end.clone()),
             course: self.course.finish(),
-            overview: self.overviews.finish(),
-            actions: self.actions.finish(),
-            machine: self.machine.finish(),
+            overview: self.overviews.finish_at(end.clone()),
+            actions: self.actions.finish_at(end.clone()),
+            machine: self.machine.finish_at(end.clone()),
             tiers: self.tiers.finish(),
-            fragmentation: self.fragmentation.finish(),
+            fragmentation: self.fragmentation.finish_at(end.clone()),
             curves,
-            blame: self.blame.map_or_else(Vec::new, |blame| blamed(*blame)),
+            blame: self
+                .blame
+                .map_or_else(Vec::new, |blame| blamed(*blame, end)),
         }
     }
 }
 
 /// Attributes memory to code: memory idle for each time that the record covers, resident and accessed memory, memory
 /// read back from swap, and the waste of huge pages.
-fn blamed(mut blame: Blame) -> Vec<BlameReport> {
+fn blamed(mut blame: Blame, end: RecordEnd) -> Vec<BlameReport> {
+    blame.end(end);
     let Some(resident) = blame.report_of(Measure::Resident, Nanos(0)) else {
         return Vec::new();
     };

@@ -152,7 +152,7 @@ impl CommonArgs {
         R: Render,
     {
         let (report, extent) = source.accumulate(self.scope(), make)?;
-        let report = report.finish().context(missing)?;
+        let report = report.context(missing)?;
         self.output.write(&report, &self.output.style(over_time))?;
         Ok(exit_code(&extent))
     }
@@ -167,7 +167,7 @@ impl CommonArgs {
         let (report, extent) = source.accumulate(self.scope(), make)?;
         extent.require(&self.scope(), at)?;
         let style = self.output.style(over_time);
-        self.output.write(&report.finish(), &style)?;
+        self.output.write(&report, &style)?;
         Ok(exit_code(&extent))
     }
 

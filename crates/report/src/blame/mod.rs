@@ -388,16 +388,18 @@ impl Accumulate for Blame {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> Option<BlameReport> {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> Option<BlameReport> {
         self.report()
     }
 }
 
 impl Blame {
+    /// Describes the end of a record that is not whole, for the reports from now on.
+    pub fn end(&mut self, end: RecordEnd) {
+        self.context.end(end);
+    }
+
     /// Returns a report like [`Blame::report`] with another measure and another idle time.
     pub fn report_of(&mut self, measure: Measure, at_least: Nanos) -> Option<BlameReport> {
         self.options.measure = measure;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::axis::Axis;
 use super::column::{self, Column, Piece};
-use super::{Heatmap, RecordInfo, TargetInfo};
+use super::{Heatmap, RecordEnd, RecordInfo, TargetInfo};
 
 /// The encoding of rates in 16 bits; values above the highest rate are no rates.
 pub const RATE_CODES: RateCodes = RateCodes {
@@ -118,7 +118,8 @@ pub struct Layers {
 
 impl Heatmap {
     /// Returns all data, instead of the report.
-    pub fn finish_layers(mut self) -> Layers {
+    pub fn finish_layers(mut self, end: RecordEnd) -> Layers {
+        self.context.end(end);
         let targets = self.take_largest();
         let layers = targets.iter().map(|(target, lists)| {
             let axis = Axis::new(&column::covered(lists, |_| true), self.options.rows);
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn pieces_are_on_an_axis_without_what_was_never_there() {
         let lines = ["[0,4)=9 [4,8)=0 [1000,1002)=?", "[2,8)=1"];
-        let found = heatmap(Scope::default(), &lines).finish_layers();
+        let found = heatmap(Scope::default(), &lines).finish_layers(RecordEnd::default());
         let layer = &found.targets[0];
         assert_eq!(shown(layer), ["0+4=9 4+4=0 8+2=?", "2+6=1"]);
         assert_eq!((found.columns, layer.columns.len()), (2, 3));
@@ -333,7 +334,7 @@ mod tests {
             });
         }
         heatmap.push(&Item::Snapshot(snapshot));
-        let layers = heatmap.finish_layers();
+        let layers = heatmap.finish_layers(RecordEnd::default());
         assert_eq!(shown(&layers.targets[0]), ["0+4=9 4+4=out"]);
     }
 
@@ -347,7 +348,7 @@ mod tests {
     #[test]
     fn a_part_stands_on_the_axis_of_the_whole() {
         let lines = ["[0,4)=9 [4,8)=0 [1000,1002)=?", "[2,8)=1 [1000,1002)=5"];
-        let whole = heatmap(Scope::default(), &lines).finish_layers();
+        let whole = heatmap(Scope::default(), &lines).finish_layers(RecordEnd::default());
         let scope = Scope {
             from: Some(Nanos::from_millis(1000)),
             ..Scope::default()

@@ -350,11 +350,8 @@ impl Accumulate for Heatmap {
         }
     }
 
-    fn end(&mut self, end: RecordEnd) {
+    fn finish_at(mut self, end: RecordEnd) -> HeatmapReport {
         self.context.end(end);
-    }
-
-    fn finish(mut self) -> HeatmapReport {
         let read = self.nr_columns();
         let columns = read.min(self.options.columns.max(1));
         let start = self.start.unwrap_or_default();

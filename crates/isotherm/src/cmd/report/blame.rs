@@ -181,15 +181,18 @@ impl BlameArgs {
 
     fn report(
         &self,
-        source: Source,
+        mut source: Source,
         at_least: Option<Nanos>,
     ) -> anyhow::Result<(BlameReport, ExitCode)> {
         let scope = self.common.scope();
-        let make = |header: &_| Blame::new(header, scope, self.options(at_least));
-        let (mut blame, extent) = source.accumulate(scope, make)?;
+        let mut blame = Blame::new(source.header(), scope, self.options(at_least));
+        let extent = source.each(scope, |item| {
+            blame.push(item);
+            Ok(())
+        })?;
         extent.require(&scope, self.at)?;
         name_functions(&mut blame, &self.binaries);
-        let report = blame.finish();
+        let report = blame.finish_at(extent.record_end().clone());
         let missing = "the record has no stacks; `isotherm record --stacks` makes one that does";
         Ok((report.context(missing)?, exit_code(&extent)))
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use isotherm_report::{Accumulate, Actions, DiffReport, Machine, Overview, Overviews, Scope};
+use isotherm_report::{Actions, DiffReport, Machine, Overview, Overviews, Scope};
 use isotherm_size::SizedSummary;
 
 use super::CommonArgs;
@@ -33,9 +33,8 @@ pub(super) fn machine(common: &CommonArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn summary(common: &CommonArgs) -> anyhow::Result<ExitCode> {
     let scope = common.scope();
     let make = |header: &_| SizedSummary::new(header, scope);
-    let (summary, extent) = common.open_pages()?.accumulate(scope, make)?;
+    let (report, extent) = common.open_pages()?.accumulate(scope, make)?;
     extent.require(&scope, None)?;
-    let report = summary.finish();
     common.output.write(&report, &common.output.style(false))?;
     let is_damaged = report.overview.record.end.damaged.is_some();
     Ok(worse_of(
@@ -64,7 +63,7 @@ pub(super) fn actions(common: &CommonArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn overview(source: Source, scope: Scope) -> anyhow::Result<(Overview, ExitCode)> {
-    let (overviews, extent) = source.accumulate(scope, |header| Overviews::new(header, scope))?;
+    let (overview, extent) = source.accumulate(scope, |header| Overviews::new(header, scope))?;
     extent.require(&scope, None)?;
-    Ok((overviews.finish(), exit_code(&extent)))
+    Ok((overview, exit_code(&extent)))
 }

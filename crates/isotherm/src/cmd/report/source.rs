@@ -77,12 +77,11 @@ impl Source {
             document.push(item);
             Ok(())
         })?;
-        document.end(extent.record_end().clone());
         if let Some(frames) = document.frames() {
             // The frames are unnamed if the recorder was killed.
             FunctionNames::of_record().name(frames);
         }
-        let document = document.finish();
+        let document = document.finish_at(extent.record_end().clone());
         if document.is_empty() {
             extent.require(&scope, None)?;
         }
@@ -108,13 +107,13 @@ impl Source {
         mut self,
         scope: Scope,
         make: impl FnOnce(&Header) -> A,
-    ) -> anyhow::Result<(A, ReadExtent)> {
+    ) -> anyhow::Result<(A::Report, ReadExtent)> {
         let mut report = make(self.header());
         let extent = self.each(scope, |item| {
             report.push(item);
             Ok(())
         })?;
-        report.end(extent.record_end().clone());
+        let report = report.finish_at(extent.record_end().clone());
         Ok((report, extent))
     }
 
