@@ -23,7 +23,7 @@ use isotherm_tune::Tuned;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde_json::Value;
 
-use crate::cmd::{calibrate::MeasuredNodes, convert, record, reproduce, swap};
+use crate::cmd::{advise, calibrate::MeasuredNodes, convert, record, reproduce, swap};
 use crate::out;
 
 pub(crate) struct Printed {
@@ -81,14 +81,19 @@ fn of_records() -> Vec<Printed> {
 
 /// Returns the schemas of other commands' results.
 fn of_commands() -> Vec<Printed> {
-    let [convert, flat] = convert::schemas();
-    let [swap_set_up, swap_advise, swap_off] = swap::schemas();
     vec![
-        named("record", "`record` and `run`", record::schema()),
-        command("convert", convert),
-        command("convert --flat", flat),
+        named(
+            "record",
+            "`record` and `run`",
+            out::schema::<record::summary::Summary>(),
+        ),
+        command("convert", out::schema::<convert::Summary<'static>>()),
+        command(
+            "convert --flat",
+            out::schema::<convert::flat::FlatSummary<'static>>(),
+        ),
         command("check", out::schema::<CheckReport>()),
-        command("reproduce", reproduce::schema()),
+        command("reproduce", out::schema::<reproduce::Numbers>()),
         command("restore", out::schema::<RestoreReport>()),
         command("thp", out::schema::<ThpReport>()),
         command("recommend", out::schema::<FleetReport>()),
@@ -102,9 +107,13 @@ fn of_commands() -> Vec<Printed> {
         command("damo", out::schema::<DamoTranslation>()),
         command("damon", out::schema::<KernelDamonReport>()),
         command("compare", out::schema::<Comparison>()),
-        named("swap-zram", "`swap zram` and `swap zswap`", swap_set_up),
-        command("swap advise", swap_advise),
-        command("swap off", swap_off),
+        named(
+            "swap-zram",
+            "`swap zram` and `swap zswap`",
+            out::schema::<swap::SetUp>(),
+        ),
+        command("swap advise", out::schema::<advise::SwapAdvice>()),
+        command("swap off", out::schema::<swap::TakenAway>()),
     ]
 }
 

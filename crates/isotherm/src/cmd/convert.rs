@@ -5,7 +5,7 @@
 //! one that was there before.
 
 #[cfg(feature = "parquet")]
-mod flat;
+pub(crate) mod flat;
 /// Replacement of `--flat` in builds without Parquet.
 #[cfg(not(feature = "parquet"))]
 mod flat {
@@ -101,7 +101,7 @@ const FORMATS: &[(&str, &str, Format)] = &[
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Summary<'a> {
+pub(crate) struct Summary<'a> {
     #[cfg_attr(test, schemars(with = "String"))]
     input: &'a Path,
     from: Format,
@@ -468,12 +468,4 @@ impl<T: Write> Write for Stoppable<'_, T> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
-}
-
-#[cfg(test)]
-pub(crate) fn schemas() -> [schemars::Schema; 2] {
-    [
-        crate::out::schema::<Summary<'static>>(),
-        crate::out::schema::<flat::FlatSummary<'static>>(),
-    ]
 }

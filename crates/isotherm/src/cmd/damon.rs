@@ -11,7 +11,7 @@ use isotherm_session::{KernelDamonReport, kernel_plan};
 
 use super::record::{EndArgs, Watch, default_name};
 use crate::flags::load;
-use crate::out::{self, ResultArgs};
+use crate::out::ResultArgs;
 
 /// Show or record the kernel's DAMON: every kdamond, on or off, and the kernel's own modules that use it.
 ///
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return record(args);
     }
     if let Some(path) = &args.plan {
-        return plan(path, args.result.is_json());
+        return plan(path, args.result);
     }
     let report = KernelDamonReport::read()?;
     if let Some(path) = &args.export {
@@ -118,7 +118,7 @@ fn record(args: &DamonRecordArgs) -> anyhow::Result<ExitCode> {
     watch.run(Some(&path))
 }
 
-fn plan(path: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
+fn plan(path: &Path, result: ResultArgs) -> anyhow::Result<ExitCode> {
     let configuration = load(path)?;
     let request = Request {
         world: World::Kernel,
@@ -130,12 +130,7 @@ fn plan(path: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
     let plan = Plan {
         writes: kernel_plan(&spec)?,
     };
-    if is_json {
-        println!("{}", out::json(&plan)?);
-    } else {
-        for (path, text) in &plan.writes {
-            println!("{path} {text}");
-        }
-    }
+    let line = |(path, text): &(String, String)| format!("{path} {text}\n");
+    result.print(&plan, |plan| plan.writes.iter().map(line).collect())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -23,6 +23,8 @@ pub(crate) mod tier;
 pub(crate) mod top;
 pub(crate) mod web;
 
+#[cfg(test)]
+pub(crate) use swapped::advise;
 pub(crate) use swapped::{park, restore, swap};
 
 pub(crate) use predict::{calibrate, compare, eval, simulate, tune, workload};

@@ -3,7 +3,7 @@
 mod calibrating;
 mod command;
 mod saved;
-mod summary;
+pub(crate) mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -570,9 +570,4 @@ pub(super) fn default_name() -> anyhow::Result<PathBuf> {
         .map(PathBuf::from)
         .find(|path| !path.exists())
         .context("a thousand records of this second are here already; name a file with -o")
-}
-
-#[cfg(test)]
-pub(crate) fn schema() -> schemars::Schema {
-    crate::out::schema::<summary::Summary>()
 }

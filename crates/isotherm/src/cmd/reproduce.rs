@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Results of experiments, as JSON.
 #[derive(Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Numbers {
+pub(crate) struct Numbers {
     /// Notes on the numbers, a sentence each.
     notes: Vec<String>,
     /// Mean of several cells, and their mean error.
@@ -116,9 +116,4 @@ impl Numbers {
         }
         numbers
     }
-}
-
-#[cfg(test)]
-pub(crate) fn schema() -> schemars::Schema {
-    crate::out::schema::<Numbers>()
 }

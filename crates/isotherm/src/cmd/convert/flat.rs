@@ -69,7 +69,7 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
 /// JSON of `convert --flat`: the files that it wrote.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct FlatSummary<'a> {
+pub(crate) struct FlatSummary<'a> {
     #[cfg_attr(test, schemars(with = "String"))]
     input: &'a Path,
     tables: Vec<FlatTable<'a>>,

@@ -8,7 +8,7 @@ use isotherm_session::ActingSummary;
 /// Summary of a recording. Percentages are of one CPU.
 #[derive(serde::Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     pub(super) file: Option<String>,
     pub(super) seconds: f64,
     pub(super) snapshots: u64,

@@ -1,6 +1,6 @@
 //! Swap, and commands that bring memory there as a whole or back.
 
-mod advise;
+pub(crate) mod advise;
 pub(crate) mod park;
 pub(crate) mod restore;
 pub(crate) mod swap;

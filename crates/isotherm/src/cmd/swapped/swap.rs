@@ -29,7 +29,7 @@ pub(crate) struct Args {
 /// JSON of `swap zram` and `swap zswap`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct SetUp {
+pub(crate) struct SetUp {
     /// The zram device, or the file or device behind zswap.
     #[cfg_attr(test, schemars(with = "String"))]
     device: PathBuf,
@@ -43,7 +43,7 @@ struct SetUp {
 /// JSON of `swap off`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct TakenAway {
+pub(crate) struct TakenAway {
     devices: Vec<TakenDown>,
 }
 
@@ -218,16 +218,6 @@ fn said(taken: &TakenDown) -> String {
         let size = format_bytes(taken.bytes);
         format!("{size} of swap on {device} are taken away\n")
     }
-}
-
-#[cfg(test)]
-pub(crate) fn schemas() -> [schemars::Schema; 3] {
-    use crate::out::schema;
-    [
-        schema::<SetUp>(),
-        schema::<advise::SwapAdvice>(),
-        schema::<TakenAway>(),
-    ]
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ pub(super) struct AdviseArgs {
 /// JSON of `swap advise`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct SwapAdvice {
+pub(crate) struct SwapAdvice {
     sample: Sample,
     /// Measurements of zram and of zswap.
     measured: Vec<SwapMeasured>,
