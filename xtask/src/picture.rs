@@ -67,7 +67,10 @@ pub(crate) const CRATES: &[CrateRule] = &[
     // It depends on none of the code that it checks, so it is built first and in seconds.
     crate_rule("xtask", ""),
     // Benchmarks measure the engine and the probes directly.
-    crate_rule("isotherm-bench", "policy engine record workload"),
+    crate_rule(
+        "isotherm-bench",
+        "render policy engine linux workload record",
+    ),
 ];
 
 const fn crate_rule(name: &'static str, may_import: &'static str) -> CrateRule {

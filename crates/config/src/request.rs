@@ -148,10 +148,8 @@ impl Request {
     }
 
     /// Makes a session that acts by this request and by a file's `contexts`; without contexts, by this request alone.
-    /// `or_targets` are the targets if neither names any.
-    ///
-    /// # Errors
-    /// Fails if parts contradict each other, or if there are no targets or no schemes.
+    /// `or_targets` are the targets if neither names any. Fails if parts contradict each other, or if there are no
+    /// targets or no schemes.
     pub fn act(
         &self,
         contexts: &[ContextConfig],

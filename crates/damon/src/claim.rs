@@ -49,10 +49,8 @@ pub struct Claim<T: Tree> {
 
 impl<T: Tree> Claim<T> {
     /// Claims the tree if it is unused, and restores it after an Isotherm that was killed. Notes are kept in
-    /// `directory`; `boot` is the kernel's boot id; `modules` are kernel modules that may use DAMON as well.
-    ///
-    /// # Errors
-    /// Fails with [`DamonError::InUse`] if a kdamond runs, or with the error of the tree or the directory.
+    /// `directory`; `boot` is the kernel's boot id; `modules` are kernel modules that may use DAMON as well. Fails with
+    /// [`DamonError::InUse`] if a kdamond runs, or with the error of the tree or the directory.
     pub fn take(tree: T, directory: &Path, boot: &str, modules: Vec<Module>) -> Result<Self> {
         let place = NotePlace::take(directory)?;
         let mut claim = Self {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use isotherm_linux::clock;
+use isotherm_linux::pressure;
 use isotherm_linux::process::Process;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
@@ -234,6 +234,7 @@ pub(super) fn children_cpu() -> Result<Duration> {
 
 /// Returns the CPU time of all threads of a running process, to the nanosecond.
 pub(super) fn process_cpu(pid: u32) -> Result<Duration> {
-    let cpu = clock::cpu_of(pid).with_context(|| format!("process {pid} has ended"))?;
-    Ok(Duration::from_nanos(cpu.0))
+    let progress = pressure::progress(&Process::open(pid)?);
+    let progress = progress.with_context(|| format!("process {pid} has ended"))?;
+    Ok(Duration::from_nanos(progress.cpu.0))
 }

@@ -28,10 +28,8 @@ use crate::swap::{
 const ROUNDS: usize = 5;
 
 /// Measures zram, and zswap before a file at the path `scratch`, unless that is the reason why no file may be made.
-/// `content` are whole pages; `subject` starts the program that holds them. Ends early if `is_stopped` says so.
-///
-/// # Errors
-/// Fails if measuring is impossible, or if something could not be undone. A kind that fails alone has its reason.
+/// `content` are whole pages; `subject` starts the program that holds them. Ends early if `is_stopped` says so. Fails
+/// if measuring is impossible, or if something could not be undone. A kind that fails alone has its reason.
 pub fn compare_swap(
     content: &[u8],
     scratch: Result<&Path, String>,

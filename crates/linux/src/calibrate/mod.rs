@@ -71,10 +71,7 @@ pub enum CalibrationError {
 
 /// Measures on the program that `subject` starts, with `content`: whole pages of the memory that shall be paged out.
 /// CPU time is that of this process: nothing else may work in it meanwhile. Reports the completed fraction, 0 to 1, to
-/// `tell` after each round.
-///
-/// # Errors
-/// Fails if measuring is impossible. Without swap the other costs are measured.
+/// `tell` after each round. Fails if measuring is impossible. Without swap the other costs are measured.
 pub fn calibrate(
     content: &[u8],
     is_made_up: bool,

@@ -42,7 +42,7 @@ pub(crate) fn thread_cpu() -> Nanos {
 /// Returns the CPU time of process `pid`, to the nanosecond; `None` if it has ended.
 ///
 /// Source: `MAKE_PROCESS_CPUCLOCK` and `CPUCLOCK_SCHED` of include/linux/posix-timers.h, as clock_getcpuclockid(3).
-pub fn cpu_of(pid: u32) -> Option<Nanos> {
+pub(crate) fn cpu_of(pid: u32) -> Option<Nanos> {
     const CPUCLOCK_SCHED: libc::clockid_t = 2;
     let clock = (!libc::pid_t::try_from(pid).ok()?) << 3 | CPUCLOCK_SCHED;
     let mut time = libc::timespec {
