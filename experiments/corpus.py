@@ -11,7 +11,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from programs import PROGRAMS, main, mib, running
+from programs import PROGRAMS, main, running
 
 FOLDER = Path("corpus")
 
@@ -39,8 +39,8 @@ def measure(name, program, options):
 
 def row(result):
     left_out = ", ".join(f"{count} {kind}" for kind, count in result["left_out"]["others"].items())
-    return [result["file"], mib(result["bytes"]), f"{result['snapshots']:,}", f"{result['regions']:,}", left_out or "-"]
+    return [result["file"], f"{result['bytes'] >> 10:,}", f"{result['snapshots']:,}", f"{result['regions']:,}", left_out or "-"]
 
 
 if __name__ == "__main__":
-    main(__doc__, PROGRAMS, ["program", "file", "MiB", "scans", "blocks", "left out"], measure, row, seconds=60)
+    main(__doc__, PROGRAMS, ["program", "file", "KiB", "scans", "blocks", "left out"], measure, row, seconds=60)
