@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
-use isotherm_config::World;
 use isotherm_config::damo::{DAMO_CONFIG, DamoTranslation, translate};
+use isotherm_config::{ConfigFormat, World, load};
 use isotherm_record::quoted;
 
 use crate::flags::{WORLDS, one_of};
@@ -44,7 +44,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let translation = translate(&args.words, args.world == World::Kernel)?;
+    let mut translation = translate(&args.words, args.world == World::Kernel)?;
+    if let Some(configuration) = &translation.configuration
+        && let Err(problems) = load(&format!("{configuration:#}"), ConfigFormat::Json)
+    {
+        let refused = |problem| format!("refused by Isotherm: {problem}");
+        let refused = problems.into_vec().into_iter().map(refused);
+        translation.differences.extend(refused);
+    }
     if args.json {
         println!("{}", out::json(&translation)?);
         return Ok(ExitCode::SUCCESS);
