@@ -128,7 +128,9 @@ fn pages_written_after_a_fork_are_told_from_the_shared_ones_around_them() {
     let half = memory.len() / 2;
     let differ = |found: u64| found.abs_diff(half) > half / 10;
     assert!(!differ(last.accessed), "{last:?} of {half} in use");
-    assert!(!differ(last.unknown), "{last:?} of {half} shared");
+    // Idle, if something else has cleared their bits: the kernel's reclaim, or its DAMON.
+    let shared = last.unknown + last.idle;
+    assert!(!differ(shared), "{last:?} of {half} shared");
 }
 
 #[test]
