@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use syn::{File, Ident, Item, Visibility};
 
-const LINES_MAX: usize = 184_342;
+const LINES_MAX: usize = 184_343;
 const FILES_MAX: usize = 20;
 /// Public items of a crate: types, traits, functions, constants.
 const PUBLIC_MAX: usize = 150;
