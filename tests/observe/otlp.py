@@ -43,11 +43,11 @@ def sent(request: Any) -> set[str]:
     found = set()
     for metric in of_machine.scope_metrics[0].metrics:
         assert metric.description, metric.name
-        assert metric.unit == ("By" if metric.name.endswith("_bytes") else metric.unit), metric.name
+        assert metric.unit == "By" or not metric.name.endswith("_bytes"), metric.name
         is_sum = metric.HasField("sum")
         points = metric.sum.data_points if is_sum else metric.gauge.data_points
         for point in points:
-            assert point.time_unix_nano > (point.start_time_unix_nano if is_sum else 0) > -1
+            assert point.time_unix_nano > point.start_time_unix_nano >= is_sum
             labels = ",".join(f"{of.key}={json.dumps(of.value.string_value)}" for of in point.attributes)
             found.add(metric.name + ("_total" if is_sum else "") + (f"{{{labels}}}" if labels else ""))
     return found
